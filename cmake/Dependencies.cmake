@@ -1,0 +1,68 @@
+# The libraries the project stands on. Required ones stop the configuration with the package to
+# install; optional ones leave out what needs them, and me_report_left_out says so at the end.
+
+set(ME_LEFT_OUT "" CACHE INTERNAL "")
+
+function(me_leave_out what install)
+  set(ME_LEFT_OUT "${ME_LEFT_OUT};${what}: ${install}" CACHE INTERNAL "")
+endfunction()
+
+function(me_report_left_out)
+  foreach(line IN LISTS ME_LEFT_OUT)
+    if(line)
+      message(STATUS "Left out: ${line}")
+    endif()
+  endforeach()
+endfunction()
+
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(GTest REQUIRED)
+include(GoogleTest)
+find_package(Protobuf REQUIRED)  # the module: Debian's protobuf has no CMake configuration
+
+find_package(benchmark QUIET)
+if(NOT benchmark_FOUND)
+  me_leave_out("the benchmarks in bench/" "install Google Benchmark (libbenchmark-dev)")
+endif()
+
+# oneDNN, for the linear kernel of the CPU.
+find_package(dnnl QUIET)
+if(dnnl_FOUND)
+  set(ME_WITH_ONEDNN 1)
+else()
+  set(ME_WITH_ONEDNN 0)
+  me_leave_out("linear on the CPU" "install oneDNN (libdnnl-dev)")
+endif()
+
+# Highway, for the vector loops of the CPU kernels.
+find_package(hwy QUIET)
+if(hwy_FOUND)
+  set(ME_WITH_HIGHWAY 1)
+else()
+  set(ME_WITH_HIGHWAY 0)
+  me_leave_out("softmax, softmax_grad and attention on the CPU" "install Highway (libhwy-dev)")
+endif()
+
+# CUDA: only the compiler and its static runtime; a machine without a GPU builds it too.
+set(ME_WITH_CUDA 0)
+if(ME_CUDA)
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    # Machine code for Ampere and Hopper, and PTX so that newer chips run it.
+    if(NOT CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
+    endif()
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(ME_WITH_CUDA 1)
+  else()
+    me_leave_out("everything for the GPU" "install the CUDA toolkit 12.4 or newer, with nvcc on PATH")
+  endif()
+else()
+  me_leave_out("everything for the GPU" "ME_CUDA is OFF")
+endif()

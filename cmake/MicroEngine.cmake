@@ -1,0 +1,70 @@
+# Compiler settings for the whole project, and the functions that make its targets.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+option(ME_SANITIZE "Build with the address and undefined-behaviour sanitizers" OFF)
+option(ME_CUDA "Build the CUDA targets where a CUDA compiler is found" ON)
+option(ME_WERROR "Treat warnings as errors" ON)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
+endif()
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O3 -g1")
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+# No contraction: a*b+c rounds twice wherever the source does not say fma, so that results do not
+# depend on what the optimiser saw.
+add_library(me_options INTERFACE)
+target_compile_options(me_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -ffp-contract=off
+    -Wno-maybe-uninitialized  # GCC 12 and 13 warn falsely inside std::vector and std::variant
+    $<$<BOOL:${ME_WERROR}>:-Werror>>
+  # By hand: CMake 3.25 knows no C++20 flag for CUDA 13's compiler.
+  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -Xcompiler=-Wall,-Wextra $<$<BOOL:${ME_WERROR}>:-Werror=all-warnings>>)
+if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+  target_compile_definitions(me_options INTERFACE _GLIBCXX_ASSERTIONS)
+endif()
+if(ME_SANITIZE)
+  target_compile_options(me_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
+    -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer>)
+  target_link_options(me_options INTERFACE -fsanitize=address,undefined)
+endif()
+
+# me_include_only(target scope): `target` sees the headers of its own folder and of the folders it
+# links, and no others, so that an arrow drawn the wrong way does not compile. Each target's include
+# directory holds one link, to its folder, under the folder's path in the project.
+function(me_include_only target scope)
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  set(root ${PROJECT_BINARY_DIR}/include/${target})
+  get_filename_component(parent ${root}/${folder} DIRECTORY)
+  file(MAKE_DIRECTORY ${parent})
+  file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${root}/${folder} SYMBOLIC)
+  target_include_directories(${target} ${scope} ${root})
+endfunction()
+
+# me_add_library(name SOURCES ... [LINK ...] [PRIVATE_LINK ...]): the library of the current folder.
+# LINK is for what its headers include.
+function(me_add_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_link_libraries(${name} PUBLIC ${arg_LINK} PRIVATE me_options ${arg_PRIVATE_LINK})
+  me_include_only(${name} PUBLIC)
+endfunction()
+
+# me_add_test(name SOURCES ... LINK ...): a GoogleTest program whose cases CTest lists one by one.
+function(me_add_test name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE me_options ${arg_LINK} GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE ME_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+    ME_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+endfunction()

@@ -1,0 +1,7 @@
+#include "ops/attention/attention.h"
+
+namespace me {
+
+const OpDef kAttentionOp = {.name = "attention"};
+
+}  // namespace me

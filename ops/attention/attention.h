@@ -1,0 +1,9 @@
+#pragma once
+
+#include "ops/base/op.h"
+
+namespace me {
+
+extern const OpDef kAttentionOp;
+
+}  // namespace me

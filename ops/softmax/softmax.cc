@@ -1,0 +1,7 @@
+#include "ops/softmax/softmax.h"
+
+namespace me {
+
+const OpDef kSoftmaxOp = {.name = "softmax"};
+
+}  // namespace me

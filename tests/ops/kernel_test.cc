@@ -1,0 +1,216 @@
+#include "tests/ops/kernel_test.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <random>
+#include <stdexcept>
+
+#include "ops/registry.h"
+
+namespace me::testing {
+namespace {
+
+// Storage in elements from element 0 to the last one.
+int64_t span_of(const TensorDesc& desc) {
+  if (desc.count() == 0) return 0;
+  int64_t last = 0;
+  for (int i = 0; i < desc.shape.rank(); ++i) last += (desc.shape[i] - 1) * desc.strides[i];
+  return last + 1;
+}
+
+std::vector<TensorType> types_of(const OpCase& c) {
+  std::vector<TensorType> types;
+  for (const HostTensor& t : c.inputs) types.push_back(t.desc().type());
+  return types;
+}
+
+// Memory for one workspace, poisoned with NaN.
+class Workspace {
+ public:
+  explicit Workspace(int64_t bytes) : bytes_(bytes) {
+    const int64_t padded =
+        (bytes + kWorkspaceAlignment) / kWorkspaceAlignment * kWorkspaceAlignment;
+    data_ = std::aligned_alloc(kWorkspaceAlignment, static_cast<size_t>(padded));
+    if (data_ == nullptr) throw std::bad_alloc();
+    std::memset(data_, 0xFF, static_cast<size_t>(padded));
+    padded_ = padded;
+  }
+  ~Workspace() { std::free(data_); }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  void* data() const { return data_; }
+  // The padding behind the workspace is a guard: it must stay 0xFF.
+  bool guard_intact() const {
+    const auto* p = static_cast<const uint8_t*>(data_);
+    for (int64_t i = bytes_; i < padded_; ++i) {
+      if (p[i] != 0xFF) return false;
+    }
+    return true;
+  }
+
+ private:
+  int64_t bytes_;
+  int64_t padded_;
+  void* data_;
+};
+
+}  // namespace
+
+HostTensor::HostTensor(DType dtype, const Dims& shape)
+    : HostTensor(dtype, shape, dense_strides(shape)) {}
+
+HostTensor::HostTensor(DType dtype, const Dims& shape, const Dims& strides) {
+  desc_.dtype = dtype;
+  desc_.shape = shape;
+  desc_.strides = strides;
+  desc_.alignment_bytes = size_of(dtype);
+  const int64_t item = size_of(dtype);
+  storage_.assign(static_cast<size_t>(2 * kGuardBytes + span_of(desc_) * item), 0xFF);
+  is_element_.assign(storage_.size(), false);
+  for (int64_t i = 0; i < desc_.count(); ++i) {
+    const int64_t at = kGuardBytes + offset_of(desc_, i) * item;
+    for (int64_t b = 0; b < item; ++b) is_element_[static_cast<size_t>(at + b)] = true;
+  }
+}
+
+TensorView HostTensor::view() const {
+  return view_of(desc_, const_cast<uint8_t*>(storage_.data()) + kGuardBytes);
+}
+
+float HostTensor::get(int64_t linear) const {
+  return load_f32(view().data, offset_of(desc_, linear), desc_.dtype);
+}
+
+void HostTensor::set(int64_t linear, float value) {
+  store_f32(view().data, offset_of(desc_, linear), desc_.dtype, value);
+}
+
+HostTensor& HostTensor::fill_normal(uint64_t seed, float scale) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  for (int64_t i = 0; i < desc_.count(); ++i) {
+    const float outlier = random() % 64 == 0 ? 10.0f : 1.0f;
+    set(i, normal(random) * outlier);
+  }
+  return *this;
+}
+
+HostTensor& HostTensor::fill(const std::vector<float>& values) {
+  if (static_cast<int64_t>(values.size()) != desc_.count()) {
+    throw std::invalid_argument("HostTensor::fill: wrong number of values");
+  }
+  for (int64_t i = 0; i < desc_.count(); ++i) set(i, values[static_cast<size_t>(i)]);
+  return *this;
+}
+
+bool HostTensor::guards_intact() const {
+  for (size_t i = 0; i < storage_.size(); ++i) {
+    if (!is_element_[i] && storage_[i] != 0xFF) return false;
+  }
+  return true;
+}
+
+std::vector<uint8_t> HostTensor::element_bytes() const {
+  std::vector<uint8_t> bytes;
+  const int64_t item = size_of(desc_.dtype);
+  for (int64_t i = 0; i < desc_.count(); ++i) {
+    const int64_t at = kGuardBytes + offset_of(desc_, i) * item;
+    bytes.insert(bytes.end(), storage_.begin() + at, storage_.begin() + at + item);
+  }
+  return bytes;
+}
+
+PreparedCase make_problem(const OpCase& c) {
+  const OpDef* op = find_op(c.op);
+  if (op == nullptr) throw std::invalid_argument("no op " + c.op);
+  auto attrs = op->parse(c.attrs);
+  if (!attrs.ok()) throw std::invalid_argument(attrs.error().to_string());
+  auto types = op->infer(*attrs.value(), types_of(c), {});
+  if (!types.ok()) throw std::invalid_argument(types.error().to_string());
+  PreparedCase out{std::move(attrs).value(), {}};
+  out.problem.op = op;
+  out.problem.attrs = out.attrs.get();
+  out.problem.device.threads = c.threads;
+  for (size_t i = 0; i < c.inputs.size(); ++i) {
+    out.problem.inputs.push_back(c.inputs[i].desc());
+    out.problem.inputs.back().constant = c.constant_weights && i > 0;
+  }
+  for (const TensorType& type : types.value()) {
+    out.problem.outputs.push_back(dense(type.dtype, type.shape));
+    if (c.output_strides.rank() > 0) out.problem.outputs.back().strides = c.output_strides;
+    out.problem.outputs.back().alignment_bytes = size_of(type.dtype);
+  }
+  return out;
+}
+
+HostTensor run_kernel(const KernelEntry& kernel, const OpCase& c) {
+  const PreparedCase prepared = make_problem(c);
+  const TensorDesc& desc = prepared.problem.outputs.at(0);
+  HostTensor output(desc.dtype, desc.shape, desc.strides);
+  const Workspace workspace(workspace_of(kernel, prepared.problem));
+  std::vector<void*> inputs;
+  for (const HostTensor& t : c.inputs) inputs.push_back(t.view().data);
+  void* outputs[] = {output.view().data};
+  auto op = kernel.prepare(prepared.problem, {inputs, outputs, workspace.data()});
+  if (!op.ok()) {
+    ADD_FAILURE() << kernel.name << ": " << op.error().to_string();
+    return output;
+  }
+  op.value()->enqueue(nullptr);
+  EXPECT_TRUE(output.guards_intact()) << kernel.name << " wrote outside its output";
+  EXPECT_TRUE(workspace.guard_intact()) << kernel.name << " wrote past its workspace";
+  for (const HostTensor& t : c.inputs) {
+    EXPECT_TRUE(t.guards_intact()) << kernel.name << " wrote outside its output, into an input";
+  }
+  return output;
+}
+
+OracleOutput run_oracle(const OpCase& c) {
+  const PreparedCase prepared = make_problem(c);
+  std::vector<F64Tensor> inputs;
+  for (const HostTensor& t : c.inputs) inputs.push_back(to_f64(t.view()));
+  return prepared.problem.op->oracle(prepared.problem, inputs).at(0);
+}
+
+void expect_kernels_match_oracle(const OpCase& c) {
+  const PreparedCase prepared = make_problem(c);
+  const OracleOutput want = run_oracle(c);
+  int offered = 0;
+  int ran = 0;
+  std::string refusals;
+  for (const KernelEntry* kernel : kernels()) {
+    if (kernel->op != c.op || kernel->backend != Backend::kCpu) continue;
+    ++offered;
+    const Support support = kernel->supports(prepared.problem);
+    if (!support.ok) {
+      EXPECT_FALSE(support.reason.empty()) << kernel->name << " refuses without a reason";
+      refusals += fmt::format("\n  {}: {}", kernel->name, support.reason);
+      continue;
+    }
+    SCOPED_TRACE(std::string(kernel->name));
+    const HostTensor first = run_kernel(*kernel, c);
+    const HostTensor second = run_kernel(*kernel, c);
+    ++ran;
+    const CheckReport report = check_output(first.view(), want);
+    EXPECT_TRUE(report.passed) << report.failures
+                               << " elements outside their bound; worst: " << report.message;
+    EXPECT_EQ(first.element_bytes(), second.element_bytes()) << "two runs differ";
+  }
+  if (offered == 0) GTEST_SKIP() << "this build leaves out the CPU kernels of " << c.op;
+  EXPECT_GT(ran, 0) << "no kernel takes the problem:" << refusals;
+}
+
+std::string infer_error(std::string_view op, const AttrMap& attrs,
+                        const std::vector<TensorType>& inputs) {
+  const OpDef* def = find_op(op);
+  if (def == nullptr) return "no such op";
+  auto parsed = def->parse(attrs);
+  if (!parsed.ok()) return parsed.error().to_string();
+  const auto types = def->infer(*parsed.value(), inputs, {});
+  return types.ok() ? "" : types.error().to_string();
+}
+
+}  // namespace me::testing
