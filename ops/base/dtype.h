@@ -74,12 +74,13 @@ constexpr uint16_t f32_to_bf16(float value) {
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// Exact, subnormals included.
+// Exact, subnormals included; NaN becomes quiet, as the conversion instructions have it.
 constexpr float f16_to_f32(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t magnitude = bits & 0x7FFFu;
   if (magnitude >= 0x7C00u) {  // infinity and NaN
-    return std::bit_cast<float>(sign | 0x7F800000u | ((magnitude & 0x3FFu) << 13));
+    const uint32_t quiet = magnitude > 0x7C00u ? 0x400000u : 0u;
+    return std::bit_cast<float>(sign | 0x7F800000u | quiet | ((magnitude & 0x3FFu) << 13));
   }
   // Placed in an fp32's fields the exponent is 112 too small; the product is exact and normalises.
   const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
@@ -129,6 +130,20 @@ inline void store_f32(void* data, int64_t index, DType dtype, float value) {
       static_cast<uint16_t*>(data)[index] = f32_to_bf16(value);
       return;
   }
+}
+
+// Rounds a double once to `dtype`, to nearest even. On the way to 16 bits the fp32 in between is
+// rounded to odd, which keeps the last rounding honest.
+inline void store_f64(void* data, int64_t index, DType dtype, double value) {
+  auto narrow = static_cast<float>(value);
+  if (dtype != DType::kF32 && static_cast<double>(narrow) != value && value == value) {
+    uint32_t bits = std::bit_cast<uint32_t>(narrow);
+    const bool away =
+        value < 0 ? static_cast<double>(narrow) < value : static_cast<double>(narrow) > value;
+    if (away) --bits;  // one step towards zero
+    narrow = std::bit_cast<float>(bits | 1u);
+  }
+  store_f32(data, index, dtype, narrow);
 }
 
 }  // namespace me

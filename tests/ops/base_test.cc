@@ -61,6 +61,32 @@ TEST(DTypeTest, BF16RoundsToNearestEven) {
   EXPECT_EQ(f32_to_bf16(3.4e38f), 0x7F80);      // past the largest bf16: infinity
 }
 
+TEST(DTypeTest, DoublesAreRoundedOnce) {
+  const auto f16 = [](double value) {
+    uint16_t bits = 0;
+    store_f64(&bits, 0, DType::kF16, value);
+    return bits;
+  };
+  // Just above a midpoint of two f16: through a rounded fp32 it would become the midpoint, then
+  // even.
+  EXPECT_EQ(f16(1.0 + 0x1p-11 + 0x1p-40), 0x3C01);
+  EXPECT_EQ(f16(-(1.0 + 0x1p-11 + 0x1p-40)), 0xBC01);
+  EXPECT_EQ(f16(1.0 + 0x1p-11), 0x3C00);
+  EXPECT_EQ(f16(1.0 + 0x1p-11 - 0x1p-40), 0x3C00);
+  EXPECT_EQ(f16(65520.0 - 1e-9), 0x7BFF);
+  EXPECT_EQ(f16(1e300), 0x7C00);
+  EXPECT_EQ(f16(-1e-300), 0x8000);
+  EXPECT_EQ(f16(0x1p-25 + 0x1p-70), 0x0001);  // just above half the smallest subnormal
+  uint16_t bits = 0;
+  store_f64(&bits, 0, DType::kBF16, 1.0 + 0x1p-8 + 0x1p-50);
+  EXPECT_EQ(bits, 0x3F81);
+  store_f64(&bits, 0, DType::kBF16, std::nan(""));
+  EXPECT_TRUE(std::isnan(bf16_to_f32(bits)));
+  float single = 0;
+  store_f64(&single, 0, DType::kF32, 0.1);
+  EXPECT_EQ(single, 0.1f);
+}
+
 TEST(TensorTest, CountRefusesOverflowEvenBehindAZeroExtent) {
   EXPECT_EQ(checked_count({3, 0, 5}), 0);
   EXPECT_EQ(checked_count({1 << 20, 1 << 20, 1 << 20}), std::nullopt);
