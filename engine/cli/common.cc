@@ -1,0 +1,120 @@
+#include "engine/cli/common.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+
+#include "engine/plan/bind.h"
+
+namespace me::cli {
+namespace {
+
+constexpr int kMostThreads = 1024;
+
+// Cores that this process may run on, which in a container are fewer than the machine has.
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+Error usage(std::string field, std::string message) {
+  Error error = invalid(std::move(message));
+  error.field = std::move(field);
+  return error;
+}
+
+}  // namespace
+
+void add_plan_options(CLI::App& command, PlanArgs& args) {
+  command.add_option("model", args.model, "Model file: .txtpb (protobuf text) or .pb (binary)")
+      ->required()
+      ->type_name("MODEL");
+  command.add_option("--dim", args.dims, "Give a symbol its number: --dim batch=8")
+      ->type_name("SYMBOL=N")
+      ->expected(1)
+      ->take_all();
+  command
+      .add_option("--kernel", args.kernels,
+                  "Use this kernel for this node: --kernel scores=softmax_cpu_split")
+      ->type_name("NODE=KERNEL")
+      ->expected(1)
+      ->take_all();
+  command
+      .add_option("--device", args.device,
+                  "Where to run: auto takes the best there is and says which")
+      ->type_name("auto|cpu|cuda")
+      ->capture_default_str();
+  command.add_option("--threads", args.threads, "CPU threads; 0 takes every core it may use")
+      ->type_name("N")
+      ->check(CLI::Range(0, kMostThreads))
+      ->capture_default_str();
+}
+
+Result<NameValue> split_pair(const std::string& text, const std::string& option) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+    return usage(option, fmt::format("found {}, expected NAME=VALUE", in_quotes(text)));
+  }
+  return NameValue{text.substr(0, equals), text.substr(equals + 1)};
+}
+
+Result<DeviceInfo> pick_device(const std::string& device, int threads, std::string& notice) {
+  if (device == "cuda" || device.starts_with("cuda:")) {
+    return Error{ErrorKind::kDevice,
+                 "this version has no kernels for CUDA devices; --device cpu runs every model"};
+  }
+  if (device != "auto" && device != "cpu") {
+    return usage("--device",
+                 fmt::format("found {}, expected auto, cpu or cuda", in_quotes(device)));
+  }
+  if (device == "auto") notice = "device: took cpu; this version has no kernels for CUDA devices";
+  DeviceInfo info;
+  info.backend = Backend::kCpu;
+  info.threads = threads > 0 ? threads : available_cores();
+  return info;
+}
+
+Result<PlanOptions> plan_options(const PlanArgs& args, const Graph& graph,
+                                 const std::map<std::string, Dims>& input_shapes,
+                                 std::string& notice) {
+  PlanOptions options;
+  Symbols given;
+  for (const std::string& text : args.dims) {
+    ME_ASSIGN_OR_RETURN(const NameValue pair, split_pair(text, "--dim"));
+    int64_t size = 0;
+    const char* end = pair.value.data() + pair.value.size();
+    const auto [stop, error] = std::from_chars(pair.value.data(), end, size);
+    if (error != std::errc() || stop != end || size < 0) {
+      return usage("--dim", fmt::format("found {} = {}, expected a whole number >= 0 below 2^63",
+                                        in_quotes(pair.name), in_quotes(pair.value)));
+    }
+    const auto [it, fresh] = given.emplace(pair.name, size);
+    if (!fresh && it->second != size) {
+      return usage("--dim", fmt::format("found {} = {} and = {}, expected one value",
+                                        in_quotes(pair.name), it->second, size));
+    }
+  }
+  for (const std::string& text : args.kernels) {
+    ME_ASSIGN_OR_RETURN(const NameValue pair, split_pair(text, "--kernel"));
+    options.kernels[pair.name] = pair.value;
+  }
+  ME_ASSIGN_OR_RETURN(options.symbols, bind_symbols(graph, given, input_shapes));
+  ME_ASSIGN_OR_RETURN(options.device, pick_device(args.device, args.threads, notice));
+  return options;
+}
+
+int fail(const Error& error) {
+  fmt::print(stderr, "engine: {}\n", error.to_string());
+  return static_cast<int>(error.kind);
+}
+
+void notify(const std::string& text) { fmt::print(stderr, "note: {}\n", text); }
+
+Json to_json(const Dims& dims) { return Json(std::vector<int64_t>(dims.begin(), dims.end())); }
+
+}  // namespace me::cli

@@ -1,0 +1,294 @@
+// engine run: inputs in, answers and latency out.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "engine/cli/common.h"
+#include "engine/cli/tensors.h"
+#include "engine/model/loader.h"
+#include "engine/runtime/latency.h"
+#include "engine/runtime/session.h"
+
+namespace me::cli {
+namespace {
+
+constexpr int64_t kRowsShown = 8;
+constexpr int64_t kElementsShown = 8;
+constexpr double kMostRepeatSeconds = 1.0;
+
+struct RunArgs {
+  PlanArgs plan;
+  std::vector<std::string> inputs;   // NAME=FILE or FILE
+  std::vector<std::string> outputs;  // NAME=FILE
+  std::vector<std::string> labels;   // NAME=FILE
+  uint64_t seed = 0;
+  int repeat = 10;
+  bool json = false;
+};
+
+size_t at(int index) { return static_cast<size_t>(index); }
+
+// How many rows of an output have their largest element where the labels say.
+struct Score {
+  std::string source;
+  Array labels;
+  int64_t correct = 0;
+  int64_t rows = 0;
+  double percent() const {
+    return rows == 0 ? 0 : 100.0 * static_cast<double>(correct) / static_cast<double>(rows);
+  }
+};
+
+struct OutputReport {
+  std::string name;
+  TensorView view;
+  std::string written_to;
+  std::optional<Score> score;
+};
+
+// Position of the graph's output called `name`.
+Result<size_t> find_output(const Graph& graph, const std::string& name, const std::string& option) {
+  std::string known;
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    const std::string& output = graph.values[at(graph.outputs[i])].name;
+    if (output == name) return i;
+    known += (known.empty() ? "" : ", ") + in_quotes(output);
+  }
+  Error error =
+      invalid(fmt::format("found {}, expected an output of the model: {}", in_quotes(name), known));
+  error.file = graph.file;
+  error.field = option;
+  return error;
+}
+
+Result<Score> score_labels(const TensorView& output, const std::string& file) {
+  ME_ASSIGN_OR_RETURN(Array labels, read_npy(file));
+  Score score{file, std::move(labels), 0, row_count(output)};
+  const bool whole = score.labels.type == ArrayType::kI64 || score.labels.type == ArrayType::kI32 ||
+                     score.labels.type == ArrayType::kI8 || score.labels.type == ArrayType::kU8;
+  if (!whole || count(score.labels.shape) != score.rows) {
+    Error error =
+        invalid(fmt::format("found {} elements of type {}, expected {} integers",
+                            count(score.labels.shape), name_of(score.labels.type), score.rows));
+    error.file = file;
+    error.field = "--labels";
+    return error;
+  }
+  for (int64_t row = 0; row < score.rows; ++row) {
+    const int64_t best = argmax_of_row(output, row);
+    if (best >= 0 && static_cast<double>(best) == score.labels.get(row)) ++score.correct;
+  }
+  return score;
+}
+
+void print_output(const OutputReport& report) {
+  const TensorView& y = report.view;
+  const TensorSummary s = summarize(y);
+  fmt::print("output   {} {}: min {:.6g}, max {:.6g}, mean {:.6g}", in_quotes(report.name),
+             to_string(y.type()), s.min, s.max, s.mean);
+  if (s.nan > 0) fmt::print(", {} NaN", s.nan);
+  if (s.infinite > 0) fmt::print(", {} infinite", s.infinite);
+  fmt::print("\n");
+  const int64_t rows = s.count == 0 ? 0 : row_count(y);
+  const int64_t length = y.shape.back();
+  for (int64_t row = 0; row < std::min(rows, kRowsShown); ++row) {
+    const int64_t best = argmax_of_row(y, row);
+    fmt::print("  row {}:", row);
+    for (int64_t i = 0; i < std::min(length, kElementsShown); ++i) {
+      fmt::print(" {:.4g}", load_f32(y.data, offset_of(y, row * length + i), y.dtype));
+    }
+    if (length > kElementsShown) fmt::print(" ...");
+    if (best >= 0 && length > 1) fmt::print("  largest at {}", best);
+    if (report.score) fmt::print(", label {}", report.score->labels.get(row));
+    fmt::print("\n");
+  }
+  if (rows > kRowsShown) fmt::print("  ... {} more rows\n", rows - kRowsShown);
+  if (report.score) {
+    fmt::print("  {} of {} rows ({:.2f} %) have their largest element at the label in {}\n",
+               report.score->correct, report.score->rows, report.score->percent(),
+               report.score->source);
+  }
+  if (!report.written_to.empty()) fmt::print("  written to {}\n", report.written_to);
+}
+
+Json output_json(const OutputReport& report) {
+  const TensorView& y = report.view;
+  const TensorSummary s = summarize(y);
+  Json out = {{"name", report.name},
+              {"dtype", name_of(y.dtype)},
+              {"shape", to_json(y.shape)},
+              {"min", s.min},
+              {"max", s.max},
+              {"mean", s.mean},
+              {"nan", s.nan},
+              {"infinite", s.infinite}};
+  if (s.count > 0) {
+    Json argmax = Json::array();
+    for (int64_t row = 0; row < row_count(y); ++row) argmax.push_back(argmax_of_row(y, row));
+    out["argmax"] = argmax;
+  }
+  if (report.score) {
+    out["labels"] = {{"file", report.score->source},
+                     {"correct", report.score->correct},
+                     {"rows", report.score->rows},
+                     {"percent", report.score->percent()}};
+  }
+  if (!report.written_to.empty()) out["written_to"] = report.written_to;
+  return out;
+}
+
+Result<int> run(const RunArgs& args) {
+  ME_ASSIGN_OR_RETURN(Graph loaded, load_model(args.plan.model));
+  const auto graph = std::make_shared<const Graph>(std::move(loaded));
+  ME_ASSIGN_OR_RETURN(const auto arrays, read_inputs(*graph, args.inputs));
+  std::map<std::string, Dims> shapes;
+  for (const auto& [name, input] : arrays) shapes[name] = input.array.shape;
+
+  // Everything that can be wrong with the command line is found before anything runs.
+  std::vector<std::pair<size_t, std::string>> writes;
+  std::vector<std::pair<size_t, std::string>> label_files;
+  for (const std::string& text : args.outputs) {
+    ME_ASSIGN_OR_RETURN(const NameValue pair, split_pair(text, "--output"));
+    ME_ASSIGN_OR_RETURN(const size_t position, find_output(*graph, pair.name, "--output"));
+    ME_RETURN_IF_ERROR(check_output_path(pair.value));
+    writes.emplace_back(position, pair.value);
+  }
+  for (const std::string& text : args.labels) {
+    ME_ASSIGN_OR_RETURN(const NameValue pair, split_pair(text, "--labels"));
+    ME_ASSIGN_OR_RETURN(const size_t position, find_output(*graph, pair.name, "--labels"));
+    label_files.emplace_back(position, pair.value);
+  }
+
+  std::string device_notice;
+  ME_ASSIGN_OR_RETURN(const PlanOptions options,
+                      plan_options(args.plan, *graph, shapes, device_notice));
+  ME_ASSIGN_OR_RETURN(const auto plan, Plan::make(graph, options));
+  ME_ASSIGN_OR_RETURN(const auto session, Session::create(plan));
+  if (!device_notice.empty()) notify(device_notice);
+
+  std::vector<std::string> sources;
+  for (size_t i = 0; i < graph->inputs.size(); ++i) {
+    const std::string& name = graph->values[at(graph->inputs[i])].name;
+    const TensorView buffer = session->input(i);
+    const auto found = arrays.find(name);
+    if (found == arrays.end()) {
+      fill_random(buffer, args.seed + i);
+      sources.push_back(fmt::format("random, seed {}", args.seed + i));
+      notify(fmt::format(
+          "input {} is random: normal, seed {}; give --input NAME=FILE.npy for real data",
+          in_quotes(name), args.seed + i));
+      continue;
+    }
+    std::string rounding;
+    const Status copied = copy_array(found->second.array, buffer, rounding);
+    if (!copied.ok()) {
+      Error error = copied.error();
+      error.file = found->second.source;
+      error.field = "input " + in_quotes(name);
+      return error;
+    }
+    if (!rounding.empty()) notify(fmt::format("input {}: {}", in_quotes(name), rounding));
+    sources.push_back(found->second.source);
+  }
+
+  const Latency latency = measure_latency([&] { session->run(); }, args.repeat, kMostRepeatSeconds);
+
+  std::vector<OutputReport> reports;
+  for (size_t i = 0; i < graph->outputs.size(); ++i) {
+    reports.push_back({graph->values[at(graph->outputs[i])].name, session->output(i), {}, {}});
+  }
+  for (const auto& [position, file] : label_files) {
+    ME_ASSIGN_OR_RETURN(reports[position].score, score_labels(reports[position].view, file));
+  }
+  for (const auto& [position, file] : writes) {
+    ME_RETURN_IF_ERROR(write_tensor(file, reports[position].name, reports[position].view));
+    reports[position].written_to = file;
+  }
+
+  if (args.json) {
+    Json out = {{"model", graph->file},
+                {"device", name_of(plan->device().backend)},
+                {"threads", plan->device().threads},
+                {"inputs", Json::array()},
+                {"outputs", Json::array()}};
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const TensorView x = session->input(i);
+      out["inputs"].push_back({{"name", graph->values[at(graph->inputs[i])].name},
+                               {"dtype", name_of(x.dtype)},
+                               {"shape", to_json(x.shape)},
+                               {"source", sources[i]}});
+    }
+    for (const OutputReport& report : reports) out["outputs"].push_back(output_json(report));
+    out["latency_us"] = {{"first", latency.first_us},
+                         {"runs", latency.runs},
+                         {"min", latency.min_us},
+                         {"median", latency.median_us},
+                         {"max", latency.max_us}};
+    fmt::print("{}\n", out.dump(2, ' ', false, Json::error_handler_t::replace));
+    return 0;
+  }
+  fmt::print("model    {} on {}, {} thread{}\n", graph->file, name_of(plan->device().backend),
+             plan->device().threads, plan->device().threads == 1 ? "" : "s");
+  for (size_t i = 0; i < sources.size(); ++i) {
+    fmt::print("input    {} {} from {}\n", in_quotes(graph->values[at(graph->inputs[i])].name),
+               to_string(session->input(i).type()), sources[i]);
+  }
+  for (const OutputReport& report : reports) print_output(report);
+  if (latency.runs > 0) {
+    fmt::print(
+        "latency  {:.1f} us, the median of {} runs ({:.1f} to {:.1f}); the first took {:.1f}\n",
+        latency.median_us, latency.runs, latency.min_us, latency.max_us, latency.first_us);
+  } else {
+    fmt::print("latency  {:.1f} us, the first and only run\n", latency.first_us);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, int& status) {
+  auto args = std::make_shared<RunArgs>();
+  CLI::App* command = app.add_subcommand("run", "Run a model: answers and latency");
+  command->footer(
+      "Examples:\n"
+      "  engine run models/digits.pb --input image=models/digits/test_images.npy \\\n"
+      "      --labels probability=models/digits/test_labels.npy\n"
+      "  engine run models/softmax.txtpb --output y=y.npy\n"
+      "Inputs that are not given are random, with a notice. Symbols get their numbers from the\n"
+      "inputs' shapes or from --dim.");
+  add_plan_options(*command, args->plan);
+  command
+      ->add_option("--input", args->inputs,
+                   "An input: NAME=FILE.npy, NAME=FILE.safetensors (its tensor NAME), or\n"
+                   "FILE.safetensors (every input that it holds)")
+      ->type_name("[NAME=]FILE")
+      ->expected(1)
+      ->take_all();
+  command
+      ->add_option("--output", args->outputs,
+                   "Write an output: NAME=FILE.npy (bf16 as float32, which is exact) or\n"
+                   "NAME=FILE.safetensors")
+      ->type_name("NAME=FILE")
+      ->expected(1)
+      ->take_all();
+  command
+      ->add_option("--labels", args->labels,
+                   "Compare the place of each row's largest element with the integers in FILE.npy")
+      ->type_name("NAME=FILE")
+      ->expected(1)
+      ->take_all();
+  command->add_option("--seed", args->seed, "Seed of random inputs")->capture_default_str();
+  command
+      ->add_option("--repeat", args->repeat,
+                   "Runs after the first to time (stops early after one second)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_flag("--json", args->json, "Print the result as JSON");
+  command->callback([args, &status] {
+    const Result<int> result = run(*args);
+    status = result.ok() ? result.value() : fail(result.error());
+  });
+}
+
+}  // namespace me::cli
