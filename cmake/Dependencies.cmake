@@ -7,12 +7,16 @@ function(me_leave_out what install)
   set(ME_LEFT_OUT "${ME_LEFT_OUT};${what}: ${install}" CACHE INTERNAL "")
 endfunction()
 
+# Prints what was left out and leaves the same lines in left-out.txt for the scripts.
 function(me_report_left_out)
+  set(text "")
   foreach(line IN LISTS ME_LEFT_OUT)
     if(line)
       message(STATUS "Left out: ${line}")
+      string(APPEND text "Left out: ${line}\n")
     endif()
   endforeach()
+  file(WRITE ${PROJECT_BINARY_DIR}/left-out.txt "${text}")
 endfunction()
 
 find_package(Threads REQUIRED)
