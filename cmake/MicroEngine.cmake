@@ -13,6 +13,7 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
 endif()
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O3 -g1")
+set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O3 -lineinfo")
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
@@ -27,8 +28,8 @@ target_compile_options(me_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -ffp-contract=off
     -Wno-maybe-uninitialized  # GCC 12 and 13 warn falsely inside std::vector and std::variant
     $<$<BOOL:${ME_WERROR}>:-Werror>>
-  # By hand: CMake 3.25 knows no C++20 flag for CUDA 13's compiler.
-  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -Xcompiler=-Wall,-Wextra $<$<BOOL:${ME_WERROR}>:-Werror=all-warnings>>)
+  # Relaxed: constexpr functions of the shared headers and of the standard library run on the device.
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra $<$<BOOL:${ME_WERROR}>:-Werror=all-warnings>>)
 if(CMAKE_BUILD_TYPE STREQUAL "Debug")
   target_compile_definitions(me_options INTERFACE _GLIBCXX_ASSERTIONS)
 endif()
