@@ -23,6 +23,8 @@ struct ArenaLayout {
   int64_t bytes = 0;              // size of the arena
   int64_t sum_bytes = 0;          // what it would be without sharing
   int64_t lower_bound_bytes = 0;  // the most that is alive during one step
+
+  bool operator==(const ArenaLayout&) const = default;
 };
 
 // Largest blocks first, each at the lowest offset that is free during its whole life; for more than

@@ -1,0 +1,275 @@
+// The program as a user meets it: arguments in; output, files and exit status out.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/io/npy.h"
+#include "engine/io/safetensors.h"
+#include "tests/engine/engine_test.h"
+
+namespace me::testing {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kModels = std::string(ME_SOURCE_DIR) + "/models/";
+const std::string kDigitsInput = " --input image=" + kModels + "digits/test_images.npy";
+const std::string kDigitsLabels = " --labels probability=" + kModels + "digits/test_labels.npy";
+
+struct Outcome {
+  int status = -1;
+  std::string out;
+  std::string err;
+};
+
+// Runs the program with `arguments`, as a shell would split them.
+Outcome engine(const std::string& arguments) {
+  const TempFolder folder;
+  const std::string err_file = folder.path("err");
+  const std::string command = std::string(ME_ENGINE) + " " + arguments + " 2>" + err_file;
+  Outcome outcome;
+  FILE* pipe = popen(command.c_str(), "r");
+  EXPECT_NE(pipe, nullptr);
+  char buffer[4096];
+  size_t n = 0;
+  while ((n = fread(buffer, 1, sizeof buffer, pipe)) > 0) outcome.out.append(buffer, n);
+  const int status = pclose(pipe);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  outcome.err = read_bytes(err_file);
+  return outcome;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// One line, from the program, that says `part`, with this exit status and nothing on stdout.
+void expect_refusal(const std::string& arguments, int status, const std::string& part) {
+  SCOPED_TRACE(arguments);
+  const Outcome outcome = engine(arguments);
+  EXPECT_EQ(outcome.status, status);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_TRUE(has(outcome.err, part)) << outcome.err;
+  EXPECT_EQ(outcome.err.rfind("engine: ", 0), 0u) << outcome.err;
+  EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << outcome.err;
+}
+
+TEST(CliTest, DigitsAreRecognised) {
+  const Outcome outcome =
+      engine("run " + kModels + "digits.pb" + kDigitsInput + kDigitsLabels + " --json");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json out = Json::parse(outcome.out);
+  const Json& labels = out["outputs"][0]["labels"];
+  EXPECT_EQ(out["outputs"][0]["name"], "probability");
+  EXPECT_EQ(out["outputs"][0]["shape"], Json({400, 10}));
+  EXPECT_EQ(labels["rows"], 400);
+  EXPECT_GE(labels["percent"], 97.0);
+  EXPECT_GT(out["latency_us"]["median"], 0.0);
+
+  const Outcome people = engine("run " + kModels + "digits.pb" + kDigitsInput + kDigitsLabels);
+  ASSERT_EQ(people.status, 0) << people.err;
+  EXPECT_TRUE(has(people.out, "of 400 rows")) << people.out;
+  EXPECT_TRUE(has(people.out, "latency")) << people.out;
+  EXPECT_FALSE(has(people.err, "random")) << people.err;
+}
+
+TEST(CliTest, TextAndBinaryAgreeToTheBit) {
+  const TempFolder folder;
+  for (const std::string name : {"chain", "linear_relu", "attention", "softmax"}) {
+    SCOPED_TRACE(name);
+    const Json plan = Json::parse(engine("inspect --json " + kModels + name + ".pb").out);
+    std::string text_args;
+    std::string binary_args;
+    for (const std::string output : plan["outputs"]) {
+      text_args += " --output " + output + "=" + folder.path("text_" + output + ".npy");
+      binary_args += " --output " + output + "=" + folder.path("binary_" + output + ".npy");
+    }
+    const Outcome text = engine("run " + kModels + name + ".txtpb" + text_args);
+    const Outcome binary = engine("run " + kModels + name + ".pb" + binary_args);
+    ASSERT_EQ(text.status, 0) << text.err;
+    ASSERT_EQ(binary.status, 0) << binary.err;
+    EXPECT_TRUE(has(text.err, "is random: normal, seed 0")) << text.err;
+    for (const std::string output : plan["outputs"]) {
+      EXPECT_EQ(read_bytes(folder.path("text_" + output + ".npy")),
+                read_bytes(folder.path("binary_" + output + ".npy")));
+    }
+  }
+}
+
+TEST(CliTest, ShippedBinariesAreTheTexts) {
+  for (const auto& entry : std::filesystem::directory_iterator(kModels)) {
+    if (entry.path().extension() != ".txtpb") continue;
+    SCOPED_TRACE(entry.path().string());
+    std::filesystem::path binary = entry.path();
+    binary.replace_extension(".pb");
+    const std::string copy = kModels + "cli_test_" + std::to_string(getpid()) + ".pb";
+    const Outcome outcome = engine("encode " + entry.path().string() + " " + copy);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    if (outcome.status == 0) {
+      EXPECT_EQ(read_bytes(copy), read_bytes(binary.string()));
+    }
+    std::filesystem::remove(copy);
+  }
+}
+
+TEST(CliTest, EncodeAndDecodeAreInverse) {
+  const TempFolder folder;
+  const std::string softmax = kModels + "softmax.txtpb";
+  ASSERT_EQ(engine("encode " + softmax + " " + folder.path("a.pb")).status, 0);
+  ASSERT_EQ(engine("decode " + folder.path("a.pb") + " " + folder.path("b.txtpb")).status, 0);
+  ASSERT_EQ(engine("encode " + folder.path("b.txtpb") + " " + folder.path("c.pb")).status, 0);
+  EXPECT_EQ(read_bytes(folder.path("a.pb")), read_bytes(folder.path("c.pb")));
+  expect_refusal("encode " + softmax + " " + folder.path("a.txtpb"), 2, "ending in .pb");
+  expect_refusal("encode " + softmax + " " + folder.path("no/such/folder.pb"), 4, "folder.pb");
+}
+
+TEST(CliTest, EveryMalformedModelGetsOneLineAndStatus2) {
+  int models = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(ME_SOURCE_DIR) + "/tests/malformed")) {
+    const std::string extension = entry.path().extension();
+    if (extension != ".txtpb" && extension != ".pb") continue;
+    expect_refusal("check " + entry.path().string(), 2, entry.path().filename());
+    ++models;
+  }
+  EXPECT_GE(models, 40);
+}
+
+TEST(CliTest, CheckSaysWhatIsValid) {
+  const Outcome good = engine("check " + kModels + "digits.pb");
+  EXPECT_EQ(good.status, 0);
+  EXPECT_TRUE(has(good.out, "a valid model")) << good.out;
+  EXPECT_TRUE(has(good.out, "symbols: batch")) << good.out;
+  EXPECT_EQ(Json::parse(engine("check --json " + kModels + "digits.pb").out)["valid"], true);
+
+  const TempFolder folder;
+  const std::string bad = folder.write("bad.txtpb", "format_version: 7");
+  const Outcome json = engine("check --json " + bad);
+  EXPECT_EQ(json.status, 2);
+  EXPECT_EQ(Json::parse(json.out)["valid"], false);
+}
+
+TEST(CliTest, UsageErrorsExitWith2) {
+  const std::string digits = "run " + kModels + "digits.pb";
+  EXPECT_EQ(engine("").status, 2);
+  EXPECT_EQ(engine("nonsense").status, 2);
+  EXPECT_EQ(engine("run").status, 2);
+  EXPECT_EQ(engine(digits + " --nonsense").status, 2);
+  EXPECT_EQ(engine(digits + " --threads -1").status, 2);
+  expect_refusal("run " + kModels + "nothing.pb", 2, "nothing.pb");
+  expect_refusal("run " + kModels + "README.md", 2, ".txtpb");
+  expect_refusal(digits, 2, "symbol batch has no value: give --dim batch=N");
+  expect_refusal(digits + " --dim batch", 2, "expected NAME=VALUE");
+  expect_refusal(digits + " --dim batch=-1", 2, "expected a whole number");
+  expect_refusal(digits + " --dim batch=1e3", 2, "expected a whole number");
+  expect_refusal(digits + " --dim batch=1 --dim batch=2", 2, "expected one value");
+  expect_refusal(digits + " --dim rows=1", 2, "expected a symbol of the model (batch)");
+  expect_refusal(digits + " --dim batch=1 --device tpu", 2, "expected auto, cpu or cuda");
+  expect_refusal(digits + " --dim batch=1 --input nobody=" + kModels + "digits/test_images.npy", 2,
+                 "expected an input of the model: \"image\"");
+  expect_refusal(digits + " --dim batch=1 --output nobody=y.npy", 2, "\"probability\"");
+  expect_refusal(digits + " --dim batch=1 --output probability=y.txt", 2, "ending in .npy");
+  expect_refusal(digits + " --dim batch=1 --kernel nobody=add_cpu", 2, "no node \"nobody\"");
+  expect_refusal(digits + kDigitsInput + " --dim batch=3", 2, "with batch = 3 from --dim");
+  expect_refusal(
+      digits + kDigitsInput + " --labels probability=" + kModels + "digits/test_images.npy", 2,
+      "expected 400 integers");
+}
+
+TEST(CliTest, NoGpuIsExit3AndNamesTheWayOn) {
+  expect_refusal("run " + kModels + "softmax.pb --device cuda", 3, "--device cpu");
+  expect_refusal("run " + kModels + "softmax.pb --device cuda:1", 3, "--device cpu");
+  const Outcome automatic = engine("run " + kModels + "softmax.pb");
+  EXPECT_EQ(automatic.status, 0);
+  EXPECT_TRUE(has(automatic.err, "device: took cpu")) << automatic.err;
+}
+
+TEST(CliTest, ModelTooLargeForTheMachineIsExit3) {
+  expect_refusal("run " + kModels + "digits.pb --dim batch=1000000000000", 3, "one run needs");
+}
+
+TEST(CliTest, OutputThatCannotBeWrittenIsExit4AndLeavesNothing) {
+  const TempFolder folder;
+  expect_refusal("run --device cpu " + kModels + "softmax.pb --seed 3 --output y=" +
+                     folder.path("no/such.npy") + " --input x=" + folder.path("absent.npy"),
+                 2, "absent.npy");
+  const Outcome outcome =
+      engine("run " + kModels + "digits.pb" + kDigitsInput +
+             " --device cpu --output probability=" + folder.path("no/such.npy"));
+  EXPECT_EQ(outcome.status, 4) << outcome.err;
+  EXPECT_FALSE(std::filesystem::exists(folder.path("no")));
+}
+
+TEST(CliTest, HelpTeaches) {
+  const Outcome help = engine("--help");
+  EXPECT_EQ(help.status, 0);
+  for (const char* command : {"run", "check", "inspect", "encode", "decode"}) {
+    EXPECT_TRUE(has(help.out, command));
+    const Outcome one = engine(std::string(command) + " --help");
+    EXPECT_EQ(one.status, 0);
+    EXPECT_GT(one.out.size(), 300u) << command;
+  }
+  EXPECT_EQ(engine("--version").status, 0);
+}
+
+TEST(CliTest, InspectShowsPlanMemoryAndReasons) {
+  const Outcome people = engine("inspect " + kModels + "chain.pb --threads 2");
+  ASSERT_EQ(people.status, 0) << people.err;
+  for (const char* part : {"linear_cpu_onednn", "attention_cpu_streaming", "a view", "a copy",
+                           "arena", "FLOP", "not        softmax_cpu_split"}) {
+    EXPECT_TRUE(has(people.out, part)) << part << " is missing in\n" << people.out;
+  }
+  const Json plan = Json::parse(engine("inspect --json --threads 2 " + kModels + "chain.pb").out);
+  EXPECT_GE(plan["memory"]["arena_bytes"], plan["memory"]["lower_bound_bytes"]);
+  EXPECT_LE(plan["memory"]["arena_bytes"].get<double>(),
+            1.05 * plan["memory"]["lower_bound_bytes"].get<double>());
+  EXPECT_TRUE(has(engine("inspect " + kModels + "digits.pb --dim batch=400").out, "f32[400, 10]"));
+}
+
+TEST(CliTest, InputsOfOtherFloatTypesAreRoundedWithANoticeAndIntegersRefused) {
+  const TempFolder folder;
+  const std::string model = folder.write("m.txtpb", R"(format_version: 1 graph {
+    inputs { name: "x" dtype: BF16 dims: [{size: 2}, {symbol: "n"}] }
+    nodes { name: "soft" inputs: "x" outputs: "y" softmax {} }
+    outputs { name: "y" } })");
+  float values[] = {1, 2.001f, 3, -1, 0, 7};
+  const TensorView x = view_of(dense(DType::kF32, {2, 3}), values);
+  ASSERT_TRUE(write_npy(folder.path("x.npy"), x).ok());
+  ASSERT_TRUE(write_safetensors(folder.path("x.safetensors"), {{"x", x}}).ok());
+  for (const std::string input : {"x=" + folder.path("x.npy"), "x=" + folder.path("x.safetensors"),
+                                  folder.path("x.safetensors")}) {
+    const Outcome outcome = engine("run " + model + " --input " + input +
+                                   " --output y=" + folder.path("y.safetensors"));
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_TRUE(has(outcome.err, "float32 rounded to bf16")) << outcome.err;
+    const auto file = SafetensorsFile::open(folder.path("y.safetensors"));
+    ASSERT_TRUE(file.ok());
+    ASSERT_NE(file.value()->find("y"), nullptr);
+    EXPECT_EQ(file.value()->find("y")->type, ArrayType::kBF16);
+    EXPECT_EQ(file.value()->find("y")->shape, (Dims{2, 3}));
+  }
+  // int64 [2, 3] by hand: the header padded to 128 bytes, then 48 bytes.
+  std::string header = "{'descr': '<i8', 'fortran_order': False, 'shape': (2, 3), }";
+  header.resize(117, ' ');
+  const std::string npy =
+      std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + "\n" + std::string(48, '\0');
+  const std::string whole = folder.write("i.npy", npy);
+  expect_refusal("run --device cpu " + model + " --input x=" + whole, 2, "found elements of type");
+}
+
+TEST(CliTest, SameSeedSameInputs) {
+  const TempFolder folder;
+  const std::string run = "run " + kModels + "softmax.pb --repeat 0 --seed ";
+  ASSERT_EQ(engine(run + "1 --output y=" + folder.path("a.npy")).status, 0);
+  ASSERT_EQ(engine(run + "1 --output y=" + folder.path("b.npy")).status, 0);
+  ASSERT_EQ(engine(run + "2 --output y=" + folder.path("c.npy")).status, 0);
+  EXPECT_EQ(read_bytes(folder.path("a.npy")), read_bytes(folder.path("b.npy")));
+  EXPECT_NE(read_bytes(folder.path("a.npy")), read_bytes(folder.path("c.npy")));
+}
+
+}  // namespace
+}  // namespace me::testing

@@ -1,0 +1,62 @@
+#include "tests/engine/engine_test.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+
+#include "engine/model/loader.h"
+
+namespace me::testing {
+
+TempFolder::TempFolder() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "engine-test-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+  path_ = pattern;
+}
+
+TempFolder::~TempFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string TempFolder::write(const std::string& name, const std::string& content) const {
+  const std::string file = path(name);
+  std::ofstream(file, std::ios::binary) << content;
+  return file;
+}
+
+std::string read_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file.good()) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::shared_ptr<const Graph> graph_from_text(const std::string& text) {
+  const TempFolder folder;
+  const std::string file =
+      folder.write("model.txtpb", "format_version: 1 graph {\n" + text + "\n}\n");
+  auto graph = load_model(file);
+  if (!graph.ok()) throw std::runtime_error(graph.error().to_string());
+  return std::make_shared<const Graph>(std::move(graph).value());
+}
+
+std::shared_ptr<const Plan> plan_for(std::shared_ptr<const Graph> graph, const Symbols& symbols,
+                                     int threads) {
+  PlanOptions options;
+  options.symbols = symbols;
+  options.device.threads = threads;
+  auto plan = Plan::make(std::move(graph), options);
+  if (!plan.ok()) throw std::runtime_error(plan.error().to_string());
+  return plan.value();
+}
+
+const Step& step_of(const Plan& plan, const std::string& name) {
+  for (const Step& step : plan.steps()) {
+    if (plan.graph().nodes[static_cast<size_t>(step.node)].name == name) return step;
+  }
+  throw std::runtime_error("no node " + name);
+}
+
+}  // namespace me::testing

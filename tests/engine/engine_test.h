@@ -1,0 +1,43 @@
+// Models and sessions for the tests of plan, runtime and commands.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "engine/plan/plan.h"
+
+namespace me::testing {
+
+// A folder that is removed, with all it holds, at the end.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+
+  std::string path(const std::string& name) const { return path_ + "/" + name; }
+  // Writes a file and returns its path.
+  std::string write(const std::string& name, const std::string& content) const;
+
+ private:
+  std::string path_;
+};
+
+// The content of a file; fails the test where there is none.
+std::string read_bytes(const std::string& path);
+
+// The graph `text` (the fields of a microengine.Graph, as protobuf text). Aborts the test by an
+// exception where the model is refused.
+std::shared_ptr<const Graph> graph_from_text(const std::string& text);
+
+// A plan for the CPU with `threads` threads; an exception where there is none.
+std::shared_ptr<const Plan> plan_for(std::shared_ptr<const Graph> graph,
+                                     const Symbols& symbols = {}, int threads = 2);
+
+// The step of the node called `name`.
+const Step& step_of(const Plan& plan, const std::string& name);
+
+}  // namespace me::testing
