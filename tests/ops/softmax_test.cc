@@ -1,0 +1,327 @@
+#include <algorithm>
+#include <cmath>
+
+#include "ops/registry.h"
+#include "tests/ops/kernel_test.h"
+
+namespace me::testing {
+namespace {
+
+constexpr int kThreadCounts[] = {1, 2, 3};
+
+void expect_softmax(const HostTensor& x, const Dims& output_strides = {}) {
+  for (const int threads : kThreadCounts) {
+    SCOPED_TRACE("threads " + std::to_string(threads));
+    expect_kernels_match_oracle({"softmax", {}, {x}, threads, output_strides});
+  }
+}
+
+// Runs `body(kernel)` for each kernel of softmax that this build has.
+template <class Body>
+void for_each_kernel(const Body& body) {
+  int ran = 0;
+  for (const KernelEntry* kernel : kernels()) {
+    if (kernel->op != "softmax" || kernel->backend != Backend::kCpu) continue;
+    SCOPED_TRACE(std::string(kernel->name));
+    body(*kernel);
+    ++ran;
+  }
+  if (ran == 0) GTEST_SKIP() << "this build leaves out the CPU kernels of softmax";
+}
+
+class SoftmaxTest : public ::testing::TestWithParam<DType> {
+ protected:
+  HostTensor tensor(const Dims& shape) const { return HostTensor(GetParam(), shape); }
+  HostTensor tensor(const Dims& shape, const Dims& strides) const {
+    return HostTensor(GetParam(), shape, strides);
+  }
+};
+
+// Vector widths (1, 4, 8, 16 lanes) and four of them, ±1.
+TEST_P(SoftmaxTest, LengthsAroundTheVectorWidths) {
+  for (const int64_t n : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65}) {
+    SCOPED_TRACE(n);
+    expect_softmax(tensor({5, n}).fill_normal(static_cast<uint64_t>(n), 3));
+  }
+}
+
+TEST_P(SoftmaxTest, LengthsAroundTheChunkAndTheCachedRow) {
+  for (const int64_t n : {1023, 1024, 1025, 2049, 4096, 16383, 16384, 16385, 32768, 32769}) {
+    SCOPED_TRACE(n);
+    expect_softmax(tensor({2, n}).fill_normal(static_cast<uint64_t>(n), 3));
+  }
+}
+
+TEST_P(SoftmaxTest, OneLongRowAndFourOf32769) {
+  expect_softmax(tensor({100001}).fill_normal(1, 2));
+  expect_softmax(tensor({4, 32769}).fill_normal(2, 2));
+}
+
+TEST_P(SoftmaxTest, ZeroSizedDimensions) {
+  for (const Dims& shape : {Dims{0}, Dims{0, 5}, Dims{5, 0}, Dims{2, 0, 3}, Dims{2, 3, 0}}) {
+    SCOPED_TRACE(to_string(shape));
+    expect_softmax(tensor(shape));
+  }
+}
+
+TEST_P(SoftmaxTest, HigherRanks) { expect_softmax(tensor({2, 3, 4, 37}).fill_normal(4)); }
+
+// Each row has its own logits, so a row or column that is swapped shows.
+TEST_P(SoftmaxTest, TransposedTwoByThree) {
+  HostTensor x = tensor({3, 2}, {1, 3});
+  x.fill({0, 3, 1, 5, 2, -4});
+  EXPECT_EQ(x.get(1), 3);   // logical (0, 1) reads 3 and writes 1
+  EXPECT_EQ(x.get(5), -4);  // logical (2, 1) reads 2·1 + 1·3 = 5
+  expect_softmax(x);
+}
+
+TEST_P(SoftmaxTest, TransposedAroundThePanelOf16RowsAnd1024Columns) {
+  for (const int64_t rows : {1, 2, 15, 16, 17, 33}) {
+    for (const int64_t n : {2, 37, 1023, 1024, 1025, 2100}) {
+      SCOPED_TRACE(to_string(Dims{rows, n}));
+      expect_softmax(tensor({rows, n}, {1, rows + 3}).fill_normal(5, 3));
+    }
+  }
+}
+
+TEST_P(SoftmaxTest, TransposedBatchesWhosePanelsCrossMatrices) {
+  expect_softmax(tensor({3, 5, 40}, {5 * 40, 1, 5}).fill_normal(6, 3));
+}
+
+TEST_P(SoftmaxTest, ColumnSliceWithRowGaps) {
+  expect_softmax(tensor({7, 100}, {131, 1}).fill_normal(7));
+  expect_softmax(tensor({3, 2049}, {2111, 1}).fill_normal(8));
+}
+
+TEST_P(SoftmaxTest, ColumnStrideWithoutAdjacentRows) {
+  expect_softmax(tensor({5, 70}, {300, 3}).fill_normal(9));
+  expect_softmax(tensor({2, 1500}, {1, 2}).fill_normal(10));
+}
+
+TEST_P(SoftmaxTest, BroadcastRowsAndColumns) {
+  expect_softmax(tensor({6, 50}, {0, 1}).fill_normal(11));
+  expect_softmax(tensor({6, 50}, {1, 0}).fill_normal(12));
+  expect_softmax(tensor({6, 50}, {0, 0}).fill_normal(13));
+}
+
+TEST_P(SoftmaxTest, StridedOutputsLeaveTheirGapsAlone) {
+  for (const int64_t n : {3, 65, 1025, 16385}) {
+    SCOPED_TRACE(n);
+    HostTensor dense = tensor({3, n});
+    dense.fill_normal(14, 2);
+    expect_softmax(dense, {n + 5, 1});
+    expect_softmax(dense, {2 * n, 2});
+    expect_softmax(dense, {1, 3});
+    HostTensor transposed = tensor({3, n}, {1, 4});
+    expect_softmax(transposed.fill_normal(15, 2), {1, 3});
+  }
+}
+
+TEST_P(SoftmaxTest, MinusInfinityGetsNothing) {
+  HostTensor x = tensor({2, 20});
+  x.fill_normal(16);
+  for (const int64_t i : {0, 7, 8, 19, 20, 38}) x.set(i, -kInf);
+  expect_softmax(x);
+  for_each_kernel([&](const KernelEntry& kernel) {
+    const HostTensor y = run_kernel(kernel, {"softmax", {}, {x}});
+    for (const int64_t i : {0, 7, 8, 19, 20, 38}) EXPECT_EQ(y.get(i), 0);
+  });
+}
+
+TEST_P(SoftmaxTest, LeadingChunkOfMinusInfinityAndNegativeLogitsAfterIt) {
+  HostTensor x = tensor({1, 20000});
+  x.fill_normal(17);
+  for (int64_t i = 0; i < 20000; ++i) x.set(i, i < 17000 ? -kInf : -50 - std::abs(x.get(i)));
+  expect_softmax(x);
+}
+
+// The bad row stands between good ones, which must not notice; the bad logit stands in the first
+// vector, the middle, and the tail.
+TEST_P(SoftmaxTest, NaNPlusInfinityOrOnlyMinusInfinityMakeTheirRowNaN) {
+  for (const int64_t n : {1, 21, 1029, 16390}) {
+    for (const Dims& strides : {Dims{n, 1}, Dims{1, 3}}) {
+      for (const int64_t at : {int64_t{0}, n / 2, n - 1}) {
+        for (const float bad : {kNaN, -kNaN, kInf}) {
+          SCOPED_TRACE(::testing::Message() << n << " logits, " << bad << " at " << at);
+          HostTensor x = tensor({3, n}, strides);
+          x.fill_normal(18).set(n + at, bad);
+          expect_softmax(x);
+        }
+      }
+      SCOPED_TRACE(::testing::Message() << n << " times -inf");
+      HostTensor x = tensor({3, n}, strides);
+      x.fill_normal(19);
+      for (int64_t i = 0; i < n; ++i) x.set(n + i, -kInf);
+      expect_softmax(x);
+      for_each_kernel([&](const KernelEntry& kernel) {
+        const HostTensor y = run_kernel(kernel, {"softmax", {}, {x}});
+        EXPECT_TRUE(std::isnan(y.get(n)) && std::isnan(y.get(2 * n - 1)));
+        EXPECT_FALSE(std::isnan(y.get(0)) || std::isnan(y.get(2 * n)));
+      });
+    }
+  }
+}
+
+TEST_P(SoftmaxTest, NaNOrPlusInfinityAmongMinusInfinity) {
+  for (const float bad : {kNaN, kInf}) {
+    HostTensor x = tensor({1, 2000});
+    x.fill(std::vector<float>(2000, -kInf)).set(1500, bad);
+    expect_softmax(x);
+  }
+}
+
+TEST_P(SoftmaxTest, OneLogitGivesExactlyOne) {
+  HostTensor x = tensor({4, 1});
+  x.fill({-3, 0, 1000, 6e4f});
+  for_each_kernel([&](const KernelEntry& kernel) {
+    const HostTensor y = run_kernel(kernel, {"softmax", {}, {x}});
+    for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(y.get(i), 1);
+  });
+}
+
+TEST_P(SoftmaxTest, RowsSumToOne) {
+  for (const int64_t n : {10, 1000, 20000}) {
+    const HostTensor x = tensor({3, n}).fill_normal(20, 2);
+    const OracleOutput want = run_oracle({"softmax", {}, {x}});
+    for_each_kernel([&](const KernelEntry& kernel) {
+      const HostTensor y = run_kernel(kernel, {"softmax", {}, {x}});
+      for (int64_t row = 0; row < 3; ++row) {
+        double sum = 0;
+        double most = 0;  // what the elements may be off by, all to the same side
+        for (int64_t i = row * n; i < (row + 1) * n; ++i) {
+          sum += y.get(i);
+          most += want.bound[static_cast<size_t>(i)] + unit_roundoff(GetParam()) * y.get(i) +
+                  subnormal_roundoff(GetParam());
+        }
+        EXPECT_NEAR(sum, 1, most);
+      }
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, SoftmaxTest, every_dtype(), dtype_case_name);
+
+TEST(SoftmaxValueTest, HugeLogitsNeitherOverflowNorExceedOne) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    HostTensor x(dtype, {5, 3});
+    x.fill({3e38f, -3e38f, 3e38f,    //
+            -3e38f, -3e38f, -3e38f,  //
+            3e38f, 0, 1,             //
+            -3e38f, 0, -kInf,        //
+            3e38f, -kInf, 2.9e38f});
+    expect_softmax(x);
+    for_each_kernel([&](const KernelEntry& kernel) {
+      const HostTensor y = run_kernel(kernel, {"softmax", {}, {x}});
+      EXPECT_EQ(y.get(0), 0.5f);
+      EXPECT_EQ(y.get(1), 0);
+      EXPECT_EQ(y.get(6), 1);
+      EXPECT_EQ(y.get(10), 1);
+    });
+  }
+}
+
+TEST(SoftmaxValueTest, LocallyNormalisedChunksWouldShow) {
+  HostTensor x(DType::kF32, {1, 2048});
+  std::vector<float> logits(2048, 0.0f);
+  std::fill(logits.begin() + 1024, logits.end(), 3.0f);
+  x.fill(logits);
+  expect_softmax(x);
+}
+
+// Logits that rise from chunk to chunk rescale the running sum at every merge.
+TEST(SoftmaxValueTest, MaximumThatRisesInEveryChunk) {
+  HostTensor x(DType::kF32, {2, 33000});
+  std::vector<float> logits(66000);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i % 33000) * 0.002f;
+  expect_softmax(x.fill(logits));
+  HostTensor transposed(DType::kF32, {2, 33000}, {1, 2});
+  expect_softmax(transposed.fill(logits));
+}
+
+TEST(SoftmaxValueTest, SubnormalOutputsAreKept) {
+  HostTensor x(DType::kF32, {1, 4});
+  x.fill({0, -90, -100, -103});
+  for_each_kernel([&](const KernelEntry& kernel) {
+    const HostTensor y = run_kernel(kernel, {"softmax", {}, {x}});
+    for (const int64_t i : {1, 2, 3}) {
+      const double want = std::exp(static_cast<double>(x.get(i)));
+      EXPECT_NEAR(y.get(i), want, 0x1p-149 + want * 0x1p-20) << "element " << i;
+      EXPECT_GT(y.get(i), 0);
+    }
+  });
+}
+
+TEST(SoftmaxValueTest, SameBitsWithAnyNumberOfThreadsAndAmongOtherRows) {
+  for (const Dims& strides : {Dims{5001, 1}, Dims{1, 23}}) {
+    HostTensor x(DType::kF32, {23, 5001}, strides);
+    x.fill_normal(21, 3);
+    for_each_kernel([&](const KernelEntry& kernel) {
+      const HostTensor one = run_kernel(kernel, {"softmax", {}, {x}, 1});
+      for (const int threads : {2, 3, 7}) {
+        const HostTensor many = run_kernel(kernel, {"softmax", {}, {x}, threads});
+        EXPECT_EQ(one.element_bytes(), many.element_bytes());
+      }
+      // The last row alone, with the strides it had.
+      HostTensor row(DType::kF32, {1, 5001}, strides);
+      for (int64_t i = 0; i < 5001; ++i) row.set(i, x.get(22 * 5001 + i));
+      const HostTensor alone = run_kernel(kernel, {"softmax", {}, {row}, 1});
+      for (int64_t i = 0; i < 5001; ++i) ASSERT_EQ(alone.get(i), one.get(22 * 5001 + i));
+    });
+  }
+}
+
+TEST(SoftmaxPlanTest, SplitScratchIsTheWorked1088Bytes) {
+  const KernelEntry* split = find_kernel("softmax_cpu_split");
+  if (split == nullptr) GTEST_SKIP() << "this build leaves out softmax_cpu_split";
+  const PreparedCase prepared =
+      make_problem({"softmax", {}, {HostTensor(DType::kF32, {4, 32769})}});
+  EXPECT_EQ(workspace_of(*split, prepared.problem), 1088);
+}
+
+// The name of the kernel of least cost, earlier rows of the registry first.
+std::string_view chosen(const Dims& shape, int threads) {
+  const PreparedCase prepared =
+      make_problem({"softmax", {}, {HostTensor(DType::kF16, shape)}, threads});
+  std::string_view best;
+  double least = std::numeric_limits<double>::infinity();
+  for_each_kernel([&](const KernelEntry& kernel) {
+    const Support support = kernel.supports(prepared.problem);
+    EXPECT_TRUE(support.ok);
+    EXPECT_FALSE(support.reason.empty());
+    if (support.cost_us < least) {
+      least = support.cost_us;
+      best = kernel.name;
+    }
+  });
+  return best;
+}
+
+TEST(SoftmaxPlanTest, SplitIsChosenForFewLongRowsOnly) {
+  if (find_kernel("softmax_cpu_split") == nullptr) GTEST_SKIP() << "this build leaves it out";
+  EXPECT_EQ(chosen({1, 100000}, 8), "softmax_cpu_split");
+  EXPECT_EQ(chosen({4, 100000}, 8), "softmax_cpu_split");
+  EXPECT_EQ(chosen({1, 100000}, 2), "softmax_cpu_split");
+  EXPECT_EQ(chosen({1, 100000}, 1), "softmax_cpu_rows");
+  EXPECT_EQ(chosen({8, 100000}, 8), "softmax_cpu_rows");
+  EXPECT_EQ(chosen({9, 100000}, 8), "softmax_cpu_rows");
+  EXPECT_EQ(chosen({1, 1000}, 8), "softmax_cpu_rows");
+  EXPECT_EQ(chosen({0, 1000}, 8), "softmax_cpu_rows");
+  EXPECT_EQ(chosen({1, 0}, 8), "softmax_cpu_rows");
+}
+
+TEST(SoftmaxInferTest, RefusesAScalarAndNamesTheField) {
+  const std::string error = infer_error("softmax", {}, {{DType::kF32, {}}});
+  EXPECT_NE(error.find("softmax.inputs"), std::string::npos) << error;
+  EXPECT_NE(error.find("found f32[], expected"), std::string::npos) << error;
+}
+
+TEST(SoftmaxInferTest, KeepsTypeShapeAndUnknownDimensions) {
+  const OpDef* op = find_op("softmax");
+  const TensorType x{DType::kBF16, {kUnknownDim, 7}};
+  const auto types = op->infer(*op->parse({}).value(), std::vector{x}, {});
+  ASSERT_TRUE(types.ok());
+  EXPECT_EQ(types.value(), std::vector{x});
+}
+
+}  // namespace
+}  // namespace me::testing
