@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,7 +19,7 @@ struct Value {
   std::string name;
   ValueKind kind = ValueKind::kIntermediate;
   DType dtype = DType::kF32;
-  std::vector<Dim> dims;  // inputs and weights only; other shapes are inferred by the plan
+  std::vector<Dim> dims;  // inputs and weights only; other shapes are inferred
   int producer = -1;      // index of the node that makes it, -1 for inputs and weights
   // Weights only: dense row-major elements, alive as long as the graph. Aligned to the element at
   // least.
@@ -37,7 +38,9 @@ struct Node {
 // A claim of the model about a value's type, checked again when the shapes are known.
 struct TypeClaim {
   int value = -1;
-  std::vector<Dim> dims;
+  std::optional<DType> dtype;  // nothing: not claimed
+  std::vector<Dim> dims;       // empty: not claimed
+  std::string field;           // where the model makes it: "graph.outputs[0]"
 };
 
 // What keeps the weights' bytes alive: mapped files and inline tensors.
@@ -53,6 +56,7 @@ struct Graph {
   std::vector<int> outputs;
   std::vector<TypeClaim> claims;
   std::vector<std::string> symbols;  // every symbol used, sorted
+  std::vector<int> by_name;          // indices of all values, sorted by name
   std::shared_ptr<const WeightStorage> storage;
 
   // Index of the value called `name`, or -1.
@@ -60,8 +64,9 @@ struct Graph {
 };
 
 // Types of all values under `symbols`, by index: every op's inference in order. Dimensions that the
-// symbols do not settle are kUnknownDim. The errors name file, node and field. Also checks the
-// claims, that inputs and outputs of each op agree, and that every tensor's size fits in 63 bits.
+// symbols do not settle are kUnknownDim. The errors name file, node and field. Also checks that no
+// symbol is negative, the claims, that each op has as many outputs as it makes, and that the known
+// extents of every tensor multiply to less than 2^60.
 Result<std::vector<TensorType>> infer_types(const Graph& graph, const Symbols& symbols);
 
 }  // namespace me

@@ -70,6 +70,15 @@ std::string escaped(std::string_view text, bool escape_quotes) {
 
 }  // namespace
 
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
 std::string in_quotes(std::string_view text) { return '"' + escaped(text, true) + '"'; }
 
 std::string Error::to_string() const {

@@ -39,6 +39,9 @@ inline Error runtime_error(std::string message) {
 // as escapes and anything over 128 bytes cut, so that a name out of a file is safe to print.
 std::string in_quotes(std::string_view text);
 
+// Whether `text` is UTF-8 (RFC 3629: no overlong forms, no surrogates).
+bool is_utf8(std::string_view text);
+
 // Either a T or an Error.
 template <class T>
 class [[nodiscard]] Result {
