@@ -76,7 +76,7 @@ TEST_P(SoftmaxTest, TransposedTwoByThree) {
 }
 
 TEST_P(SoftmaxTest, TransposedAroundThePanelOf16RowsAnd1024Columns) {
-  for (const int64_t rows : {1, 2, 15, 16, 17, 33}) {
+  for (const int64_t rows : {1, 15, 16, 17}) {
     for (const int64_t n : {2, 37, 1023, 1024, 1025, 2100}) {
       SCOPED_TRACE(to_string(Dims{rows, n}));
       expect_softmax(tensor({rows, n}, {1, rows + 3}).fill_normal(5, 3));
@@ -145,7 +145,7 @@ TEST_P(SoftmaxTest, NaNPlusInfinityOrOnlyMinusInfinityMakeTheirRowNaN) {
           SCOPED_TRACE(::testing::Message() << n << " logits, " << bad << " at " << at);
           HostTensor x = tensor({3, n}, strides);
           x.fill_normal(18).set(n + at, bad);
-          expect_softmax(x);
+          expect_kernels_match_oracle({"softmax", {}, {x}});
         }
       }
       SCOPED_TRACE(::testing::Message() << n << " times -inf");
