@@ -79,8 +79,9 @@ Status check_values(const Message& message) {
         if (type->FindValueByNumber(number) == nullptr) {
           std::string names;
           for (int v = 0; v < type->value_count(); ++v) {
-            names += v == 0 ? "" : ", ";
-            names += type->value(v)->name();
+            const std::string name(type->value(v)->name());
+            if (name.ends_with("_UNSPECIFIED")) continue;
+            names += (names.empty() ? "" : ", ") + name;
           }
           status = invalid(fmt::format("found {}, expected one of {}", number, names));
         }

@@ -55,6 +55,12 @@ class Scan {
         return;
       }
       seen |= bit;
+      // A repeated field as a whole stands where its first elements do.
+      if (!target_.empty() && target_ == path_ + std::string(field->name())) {
+        place = start;
+        done_ = true;
+        return;
+      }
       tokens_.Next();
       if (is(":")) tokens_.Next();
       int& index = occurrences[static_cast<size_t>(field->index())];
@@ -87,9 +93,6 @@ class Scan {
       const std::string_view rest = target_.substr(path_.size());
       if (rest.empty() || rest[0] == '.') place = where;
       done_ = rest.empty();
-    } else if (path_.size() == target_.size() + 3 && path_ == std::string(target_) + "[0]") {
-      place = where;  // a repeated field as a whole stands where its first element does
-      done_ = true;
     }
     if (field.type() == FieldDescriptor::TYPE_MESSAGE) {
       path_ += '.';

@@ -107,7 +107,8 @@ class WireCheck {
       }
       if (!status.ok()) {
         std::string step(field->name());
-        if (field->is_repeated()) step += fmt::format("[{}]", index);
+        // Numbers may come packed, so that occurrences are not elements.
+        if (field->is_repeated() && !field->is_packable()) step += fmt::format("[{}]", index);
         std::string& path = status.error().field;
         path = path.empty() ? step : step + "." + path;
         return status;

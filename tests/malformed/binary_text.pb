@@ -1,0 +1,2 @@
+format_version: 1
+graph {}
