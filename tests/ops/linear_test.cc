@@ -1,0 +1,489 @@
+#include "ops/linear/linear.h"
+
+#include <bit>
+#include <cmath>
+#include <set>
+
+#include "ops/linear/tile_order.h"
+#include "ops/registry.h"
+#include "tests/ops/kernel_test.h"
+
+namespace me::testing {
+namespace {
+
+enum class Bias { kNone, kSameType, kF32 };
+
+// A linear case in words; build() makes random inputs for it.
+struct LinearCase {
+  DType dtype = DType::kF32;
+  Dims x_shape;
+  int64_t n = 1;
+  bool nk = false;
+  Bias bias = Bias::kSameType;
+  bool relu = true;
+  bool constant = false;
+  int threads = 2;
+  std::string output_dtype = {};
+  Dims x_strides = {}, w_strides = {}, bias_strides = {}, y_strides = {};  // dense where empty
+
+  OpCase build() const {
+    const auto tensor = [](DType type, const Dims& shape, const Dims& strides) {
+      return strides.rank() > 0 ? HostTensor(type, shape, strides) : HostTensor(type, shape);
+    };
+    const int64_t k = x_shape.back();
+    OpCase c{"linear", {}, {}, threads, y_strides, constant};
+    c.attrs["weight_layout"] = std::string(nk ? "NK" : "KN");
+    c.attrs["activation"] = std::string(relu ? "RELU" : "NONE");
+    if (!output_dtype.empty()) c.attrs["output_dtype"] = output_dtype;
+    c.inputs.push_back(tensor(dtype, x_shape, x_strides).fill_normal(1));
+    c.inputs.push_back(tensor(dtype, nk ? Dims{n, k} : Dims{k, n}, w_strides).fill_normal(2));
+    if (bias != Bias::kNone) {
+      const DType type = bias == Bias::kF32 ? DType::kF32 : dtype;
+      c.inputs.push_back(tensor(type, {n}, bias_strides).fill_normal(3));
+    }
+    return c;
+  }
+  std::string describe() const {
+    return "x " + to_string(x_shape) + to_string(x_strides) + " n " + std::to_string(n) +
+           (nk ? " NK" : " KN") + to_string(w_strides) + " bias " +
+           std::to_string(static_cast<int>(bias)) + to_string(bias_strides) +
+           (relu ? " relu" : "") + (constant ? " constant" : "") + " threads " +
+           std::to_string(threads) + " y " + output_dtype + to_string(y_strides);
+  }
+};
+
+void expect_match(const LinearCase& c) {
+  SCOPED_TRACE(c.describe());
+  expect_kernels_match_oracle(c.build());
+}
+
+// Output of every CPU kernel of linear, as fp32.
+std::vector<std::vector<float>> outputs_of(const OpCase& c) {
+  std::vector<std::vector<float>> out;
+  for (const KernelEntry* kernel : kernels()) {
+    if (kernel->op != "linear" || kernel->backend != Backend::kCpu) continue;
+    if (!kernel->supports(make_problem(c).problem).ok) continue;
+    const HostTensor y = run_kernel(*kernel, c);
+    out.emplace_back();
+    for (int64_t i = 0; i < y.desc().count(); ++i) out.back().push_back(y.get(i));
+  }
+  return out;
+}
+
+class LinearTest : public ::testing::TestWithParam<DType> {};
+
+TEST_P(LinearTest, EveryEdgeOfMNK) {
+  const std::vector<int64_t> edges{1, 7, 8, 9, 15, 16, 17, 63, 64, 65};
+  unsigned variant = 0;
+  for (int64_t m : edges) {
+    for (int64_t n : edges) {
+      for (int64_t k : edges) {
+        ++variant;
+        LinearCase c{.dtype = GetParam(), .x_shape = {m, k}, .n = n};
+        c.nk = variant & 1;
+        c.relu = variant & 2;
+        c.bias = static_cast<Bias>(variant / 4 % 3);
+        c.constant = variant / 12 % 2;
+        c.threads = 1 + static_cast<int>(variant % 3);
+        expect_match(c);
+        if (HasFailure() || IsSkipped()) return;
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, OddLargeShape) {
+  expect_match({.dtype = GetParam(), .x_shape = {333, 1000}, .n = 777});
+}
+
+TEST_P(LinearTest, EveryOption) {
+  for (bool nk : {false, true}) {
+    for (Bias bias : {Bias::kNone, Bias::kSameType, Bias::kF32}) {
+      for (bool relu : {false, true}) {
+        for (const char* output : {"F32", "F16", "BF16"}) {
+          for (bool constant : {false, true}) {
+            for (int threads : {1, 2, 3}) {
+              expect_match({.dtype = GetParam(),
+                            .x_shape = {5, 23},
+                            .n = 19,
+                            .nk = nk,
+                            .bias = bias,
+                            .relu = relu,
+                            .constant = constant,
+                            .threads = threads,
+                            .output_dtype = output});
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, StridedInputs) {
+  for (bool nk : {false, true}) {
+    for (bool constant : {false, true}) {
+      for (bool relu : {false, true}) {
+        const LinearCase base{.dtype = GetParam(),
+                              .x_shape = {11, 21},
+                              .n = 34,
+                              .nk = nk,
+                              .relu = relu,
+                              .constant = constant};
+        for (const Dims& strides : {Dims{1, 11}, Dims{1, 13}, Dims{25, 1}, Dims{0, 1}, Dims{1, 0},
+                                    Dims{0, 0}, Dims{44, 2}, Dims{2, 22}, Dims{7, 1}}) {
+          LinearCase c = base;
+          c.x_strides = strides;
+          expect_match(c);
+        }
+        const int64_t rows = nk ? 34 : 21;
+        const int64_t columns = nk ? 21 : 34;
+        for (const Dims& strides :
+             {Dims{1, rows}, Dims{1, rows + 2}, Dims{columns + 3, 1}, Dims{0, 1}, Dims{1, 0},
+              Dims{3 * columns, 3}, Dims{2, 2 * rows + 1}}) {
+          LinearCase c = base;
+          c.w_strides = strides;
+          expect_match(c);
+        }
+        for (int64_t stride : {0, 3}) {
+          LinearCase c = base;
+          c.bias_strides = {stride};
+          expect_match(c);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, StridedOutputs) {
+  for (bool relu : {false, true}) {
+    for (const Dims& strides : {Dims{40, 1}, Dims{80, 2}, Dims{1, 11}, Dims{2, 25}}) {
+      expect_match(
+          {.dtype = GetParam(), .x_shape = {11, 21}, .n = 34, .relu = relu, .y_strides = strides});
+    }
+    expect_match({.dtype = GetParam(),
+                  .x_shape = {2, 3, 5},
+                  .n = 4,
+                  .relu = relu,
+                  .y_strides = {100, 7, 1}});
+  }
+}
+
+TEST_P(LinearTest, UnitExtentsWithOddStrides) {
+  for (bool relu : {false, true}) {
+    expect_match({.dtype = GetParam(),
+                  .x_shape = {1, 21},
+                  .n = 6,
+                  .relu = relu,
+                  .x_strides = {0, 1},
+                  .y_strides = {0, 1}});
+    expect_match(
+        {.dtype = GetParam(), .x_shape = {1, 21}, .n = 6, .relu = relu, .x_strides = {3, 5}});
+    expect_match({.dtype = GetParam(),
+                  .x_shape = {9, 1},
+                  .n = 6,
+                  .relu = relu,
+                  .x_strides = {3, 0},
+                  .w_strides = {0, 1}});
+    expect_match({.dtype = GetParam(),
+                  .x_shape = {9, 21},
+                  .n = 1,
+                  .relu = relu,
+                  .w_strides = {2, 0},
+                  .bias_strides = {0},
+                  .y_strides = {3, 0}});
+  }
+}
+
+TEST_P(LinearTest, LeadingDimensionsFlatten) {
+  for (bool relu : {false, true}) {
+    expect_match({.dtype = GetParam(), .x_shape = {13}, .n = 6, .relu = relu});
+    expect_match({.dtype = GetParam(), .x_shape = {3, 5, 13}, .n = 6, .relu = relu});
+    expect_match({.dtype = GetParam(), .x_shape = {2, 3, 5, 13}, .n = 6, .relu = relu});
+    // One row stride leads through all, gaps and unit axes included.
+    expect_match({.dtype = GetParam(),
+                  .x_shape = {2, 1, 5, 13},
+                  .n = 6,
+                  .relu = relu,
+                  .x_strides = {100, 7, 20, 1}});
+    // None does.
+    expect_match({.dtype = GetParam(),
+                  .x_shape = {3, 5, 13},
+                  .n = 6,
+                  .relu = relu,
+                  .x_strides = {13, 39, 1}});
+    expect_match({.dtype = GetParam(),
+                  .x_shape = {3, 5, 13},
+                  .n = 6,
+                  .relu = relu,
+                  .x_strides = {0, 13, 1}});
+  }
+}
+
+TEST_P(LinearTest, MoreRowsThanABlock) {
+  for (int64_t m : {1024, 1025, 2051}) {
+    for (bool relu : {false, true}) {
+      expect_match({.dtype = GetParam(), .x_shape = {m, 5}, .n = 3, .relu = relu, .threads = 3});
+      expect_match({.dtype = GetParam(),
+                    .x_shape = {m, 5},
+                    .n = 3,
+                    .relu = relu,
+                    .x_strides = {1, m},
+                    .y_strides = {6, 2}});
+    }
+  }
+}
+
+TEST_P(LinearTest, RowsLongerThanAChunk) {
+  for (int64_t n : {511, 512, 513, 1500}) {
+    expect_match({.dtype = GetParam(), .x_shape = {40, 9}, .n = n, .threads = 3});
+  }
+}
+
+TEST_P(LinearTest, EmptyResults) {
+  expect_match({.dtype = GetParam(), .x_shape = {0, 4}, .n = 3});
+  expect_match({.dtype = GetParam(), .x_shape = {4, 4}, .n = 0});
+  expect_match({.dtype = GetParam(), .x_shape = {2, 0, 0}, .n = 3});
+}
+
+TEST_P(LinearTest, ZeroKGivesTheActivatedBias) {  // W
+  for (bool constant : {false, true}) {
+    for (Bias bias : {Bias::kNone, Bias::kSameType, Bias::kF32}) {
+      for (bool relu : {false, true}) {
+        expect_match({.dtype = GetParam(),
+                      .x_shape = {2, 3, 0},
+                      .n = 600,
+                      .bias = bias,
+                      .relu = relu,
+                      .constant = constant});
+      }
+    }
+  }
+}
+
+// A single special value in x reaches its row only, one in w its column only.
+TEST_P(LinearTest, NaNAndInfinityReachWhatTheyTouch) {
+  for (float special : {kNaN, kInf, -kInf}) {
+    for (bool relu : {false, true}) {
+      for (int input : {0, 1, 2}) {
+        SCOPED_TRACE(std::to_string(special) + " in input " + std::to_string(input));
+        LinearCase c{.dtype = GetParam(), .x_shape = {9, 17}, .n = 33, .relu = relu};
+        OpCase built = c.build();
+        built.inputs[static_cast<size_t>(input)].set(5, special);
+        expect_kernels_match_oracle(built);
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, ReluOfNaNIsNaNEverywhere) {
+  for (const Dims& shape : {Dims{1, 8}, Dims{3, 40}, Dims{64, 64}}) {
+    for (bool constant : {false, true}) {
+      LinearCase c{.dtype = GetParam(), .x_shape = shape, .n = 50, .constant = constant};
+      OpCase built = c.build();
+      for (int64_t i = 0; i < count(shape); i += shape[1]) built.inputs[0].set(i, kNaN);
+      for (const auto& y : outputs_of(built)) {
+        for (float value : y) ASSERT_TRUE(std::isnan(value));
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, ReluOfMinusZeroIsPlusZero) {
+  // An accumulator that underflows to -0, and a bias of -0 alone.
+  for (int64_t k : {0, 1}) {
+    HostTensor x(GetParam(), {1, k}), w(GetParam(), {k, 3}), bias(DType::kF32, {3});
+    if (k > 0) {
+      x.fill({GetParam() == DType::kF16 ? -0.0f : -0x1p-100f});
+      w.fill({0x1p-100f, 0x1p-100f, 0x1p-100f});
+    }
+    bias.fill({-0.0f, -0.0f, -0.0f});
+    const AttrMap relu{{"activation", std::string("RELU")}};
+    for (const auto& y : outputs_of({"linear", relu, {x, w, bias}})) {
+      for (float value : y) EXPECT_EQ(std::bit_cast<uint32_t>(value), 0u);
+    }
+    for (const auto& y : outputs_of({"linear", relu, {x, w}})) {
+      for (float value : y) EXPECT_EQ(std::bit_cast<uint32_t>(value), 0u);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, LinearTest, every_dtype(), dtype_case_name);
+
+// ---- worked facts ----
+
+TEST(LinearFactTest, BiasComesBeforeTheOneConversion) {  // W
+  // 256 + 1 = 257 lies between bf16's 256 and 258. In fp32 the bias makes it 258; after a
+  // conversion it would be 256 + 1, and 256 again.
+  HostTensor x(DType::kBF16, {1, 2}), w(DType::kBF16, {2, 1}), bias(DType::kBF16, {1});
+  x.fill({256, 1});
+  w.fill({1, 1});
+  bias.fill({1});
+  for (const auto& y : outputs_of({"linear", {}, {x, w, bias}})) EXPECT_EQ(y[0], 258.0f);
+}
+
+TEST(LinearFactTest, F16OverflowsOnlyAtTheFinalRounding) {
+  for (DType bias_type : {DType::kF16, DType::kF32}) {
+    HostTensor x(DType::kF16, {1, 1}), w(DType::kF16, {1, 1}), bias(bias_type, {1});
+    x.fill({256});
+    w.fill({256});
+    bias.fill({-1000});
+    for (const auto& y : outputs_of({"linear", {}, {x, w, bias}})) EXPECT_EQ(y[0], 64544.0f);
+    for (const auto& y : outputs_of({"linear", {}, {x, w}})) EXPECT_EQ(y[0], kInf);
+  }
+}
+
+TEST(LinearFactTest, TrueF32KeepsTwelveBits) {
+  for (int64_t m : {1, 8, 40}) {
+    for (bool constant : {false, true}) {
+      HostTensor x(DType::kF32, {m, 16}), w(DType::kF32, {16, 24});
+      x.fill(std::vector<float>(static_cast<size_t>(m) * 16, 0.0f));
+      w.fill(std::vector<float>(16 * 24, 0.0f));
+      for (int64_t i = 0; i < m; ++i) x.set(i * 16 + 3, 1.0f + 0x1p-12f);
+      for (int64_t j = 0; j < 24; ++j) w.set(3 * 24 + j, 1.0f + 0x1p-23f * static_cast<float>(j));
+      OpCase c{"linear", {}, {x, w}};
+      c.constant_weights = constant;
+      for (const auto& y : outputs_of(c)) {
+        for (size_t i = 0; i < y.size(); ++i) {
+          ASSERT_EQ(y[i], (1.0f + 0x1p-12f) * (1.0f + 0x1p-23f * static_cast<float>(i % 24)));
+        }
+      }
+    }
+  }
+}
+
+// A prepared kernel keeps no values of inputs that are not constant, and reads no output.
+TEST(LinearReplayTest, SecondRunSeesTheNewInputs) {
+  for (DType dtype : {DType::kF32, DType::kF16}) {
+    for (bool relu : {false, true}) {
+      LinearCase c{.dtype = dtype, .x_shape = {7, 19}, .n = 5, .relu = relu};
+      OpCase built = c.build();
+      const PreparedCase prepared = make_problem(built);
+      for (const KernelEntry* kernel : kernels()) {
+        if (kernel->op != "linear" || kernel->backend != Backend::kCpu) continue;
+        std::vector<char> storage(
+            static_cast<size_t>(workspace_of(*kernel, prepared.problem) + kWorkspaceAlignment));
+        void* workspace = storage.data();
+        size_t space = storage.size();
+        std::align(kWorkspaceAlignment, 1, workspace, space);
+        HostTensor y(dtype, {7, 5});
+        std::vector<void*> inputs;
+        for (const HostTensor& t : built.inputs) inputs.push_back(t.view().data);
+        void* outputs[] = {y.view().data};
+        auto op = kernel->prepare(prepared.problem, {inputs, outputs, workspace});
+        ASSERT_TRUE(op.ok());
+        op.value()->enqueue(nullptr);
+        for (uint64_t i = 0; i < 3; ++i) built.inputs[i].fill_normal(10 + i);
+        op.value()->enqueue(nullptr);
+        EXPECT_TRUE(check_output(y.view(), run_oracle(built)).passed);
+      }
+    }
+  }
+}
+
+// ---- refusals ----
+
+TEST(LinearSupportTest, ExtentsBeyondThirtyTwoBitsAreRefusedWithAReason) {
+  const KernelEntry* kernel = find_kernel("linear_cpu_onednn");
+  if (kernel == nullptr) GTEST_SKIP();
+  LinearAttrs attrs;
+  for (int axis = 0; axis < 3; ++axis) {
+    int64_t extents[3] = {2, 2, 2};  // M, N, K
+    extents[axis] = int64_t{1} << 31;
+    const auto [m, n, k] = extents;
+    Problem p;
+    p.op = find_op("linear");
+    p.attrs = &attrs;
+    p.inputs = {dense(DType::kF32, {m, k}), dense(DType::kF32, {k, n})};
+    p.outputs = {dense(DType::kF32, {m, n})};
+    const Support support = kernel->supports(p);
+    EXPECT_FALSE(support.ok);
+    EXPECT_NE(support.reason.find("2147483648"), std::string::npos);
+  }
+}
+
+TEST(LinearInferTest, ShapesAndTypes) {
+  const TensorType x{DType::kF16, {2, 3, 4}};
+  const TensorType w{DType::kF16, {4, 5}};
+  EXPECT_EQ(infer_error("linear", {}, {x, w}), "");
+  EXPECT_EQ(infer_error("linear", {}, {x, w, {DType::kF16, {5}}}), "");
+  EXPECT_EQ(infer_error("linear", {}, {x, w, {DType::kF32, {5}}}), "");
+  const auto refuses = [](const std::string& error, std::string_view field) {
+    EXPECT_NE(error.find(std::string(field) + ": found"), std::string::npos) << error;
+  };
+  refuses(infer_error("linear", {}, {x, {DType::kF16, {5, 4}}}), "linear.weight");
+  refuses(infer_error("linear", {}, {x, {DType::kF32, {4, 5}}}), "linear.weight");
+  refuses(infer_error("linear", {}, {x, {DType::kF16, {4}}}), "linear.weight");
+  refuses(infer_error("linear", {}, {{DType::kF16, {}}, w}), "linear.x");
+  refuses(infer_error("linear", {}, {x, w, {DType::kF16, {4}}}), "linear.bias");
+  refuses(infer_error("linear", {}, {x, w, {DType::kF16, {1, 5}}}), "linear.bias");
+  refuses(infer_error("linear", {}, {x, w, {DType::kBF16, {5}}}), "linear.bias");
+  refuses(infer_error("linear", {{"weight_layout", std::string("NK")}}, {x, w}), "linear.weight");
+  refuses(infer_error("linear", {{"weight_layout", std::string("7")}}, {x, w}),
+          "linear.weight_layout");
+  refuses(infer_error("linear", {{"activation", std::string("GELU")}}, {x, w}),
+          "linear.activation");
+  refuses(infer_error("linear", {{"output_dtype", std::string("DTYPE_UNSPECIFIED")}}, {x, w}),
+          "linear.output_dtype");
+  const int64_t big = int64_t{1} << 40;
+  refuses(infer_error("linear", {}, {{DType::kF32, {big, 1}}, {DType::kF32, {1, big}}}),
+          "linear.x");
+}
+
+TEST(LinearInferTest, UnknownDimensionsPassAndBiasTellsN) {
+  const LinearAttrs attrs;
+  const std::vector<TensorType> inputs{{DType::kBF16, {kUnknownDim, 4}},
+                                       {DType::kBF16, {kUnknownDim, kUnknownDim}},
+                                       {DType::kBF16, {5}}};
+  const auto types = find_op("linear")->infer(attrs, inputs, {});
+  ASSERT_TRUE(types.ok());
+  EXPECT_EQ(to_string(types.value()[0]), "bf16[?, 5]");
+}
+
+TEST(LinearWorkTest, CountsProductsAndEpilogue) {
+  const PreparedCase c = make_problem(LinearCase{.x_shape = {3, 5}, .n = 7}.build());
+  const Work work = c.problem.op->work(c.problem);
+  EXPECT_EQ(work.flops, 3 * 7 * (2 * 5 + 2));
+  EXPECT_EQ(work.bytes, 4 * (3 * 5 + 5 * 7 + 7 + 3 * 7));
+}
+
+// ---- tile order ----
+
+TEST(TileOrderTest, PartialLastGroup) {  // W
+  const auto at = [](int index) {
+    const Tile<int> tile = grouped_tile(index, 3, 2, 2);
+    return std::pair{tile.m, tile.n};
+  };
+  EXPECT_EQ(at(0), std::pair(0, 0));
+  EXPECT_EQ(at(1), std::pair(1, 0));
+  EXPECT_EQ(at(2), std::pair(0, 1));
+  EXPECT_EQ(at(3), std::pair(1, 1));
+  EXPECT_EQ(at(4), std::pair(2, 0));
+  EXPECT_EQ(at(5), std::pair(2, 1));
+}
+
+TEST(TileOrderTest, EveryTileOnce) {
+  for (int m_tiles = 1; m_tiles <= 17; ++m_tiles) {
+    for (int n_tiles = 1; n_tiles <= 17; ++n_tiles) {
+      for (int group = 1; group <= 19; ++group) {
+        std::set<std::pair<int, int>> seen;
+        for (int i = 0; i < m_tiles * n_tiles; ++i) {
+          const Tile<int> tile = grouped_tile(i, m_tiles, n_tiles, group);
+          ASSERT_TRUE(tile.m >= 0 && tile.m < m_tiles && tile.n >= 0 && tile.n < n_tiles);
+          seen.emplace(tile.m, tile.n);
+        }
+        ASSERT_EQ(seen.size(), static_cast<size_t>(m_tiles * n_tiles));
+      }
+    }
+  }
+}
+
+TEST(TileOrderTest, SixtyFourBitIndices) {
+  const int64_t m_tiles = int64_t{1} << 24;
+  const Tile<int64_t> last = grouped_tile(m_tiles * m_tiles - 1, m_tiles, m_tiles, int64_t{8});
+  EXPECT_EQ(last.m, m_tiles - 1);
+  EXPECT_EQ(last.n, m_tiles - 1);
+}
+
+}  // namespace
+}  // namespace me::testing
