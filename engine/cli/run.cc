@@ -14,7 +14,7 @@ namespace me::cli {
 namespace {
 
 constexpr int64_t kRowsShown = 8;
-constexpr int64_t kElementsShown = 8;
+constexpr int64_t kElementsShown = 10;
 constexpr double kMostRepeatSeconds = 1.0;
 
 struct RunArgs {
