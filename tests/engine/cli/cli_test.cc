@@ -240,8 +240,8 @@ TEST(CliTest, InputsOfOtherFloatTypesAreRoundedWithANoticeAndIntegersRefused) {
   const TensorView x = view_of(dense(DType::kF32, {2, 3}), values);
   ASSERT_TRUE(write_npy(folder.path("x.npy"), x).ok());
   ASSERT_TRUE(write_safetensors(folder.path("x.safetensors"), {{"x", x}}).ok());
-  for (const std::string input : {"x=" + folder.path("x.npy"), "x=" + folder.path("x.safetensors"),
-                                  folder.path("x.safetensors")}) {
+  for (const std::string& input : {"x=" + folder.path("x.npy"), "x=" + folder.path("x.safetensors"),
+                                   folder.path("x.safetensors")}) {
     const Outcome outcome = engine("run " + model + " --input " + input +
                                    " --output y=" + folder.path("y.safetensors"));
     ASSERT_EQ(outcome.status, 0) << outcome.err;
