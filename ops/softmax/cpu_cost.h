@@ -4,14 +4,18 @@
 #include <algorithm>
 
 #include "ops/base/op.h"
+#include "ops/cpu/panel.h"
 #include "ops/cpu/rows.h"
 
 namespace me {
 
-// The longest row that softmax_cpu_rows takes in one go: its exponentials, 64 KiB, stay in a core's
-// L2 cache. Rows with a column stride are taken 16 at a time and share that space.
-constexpr int64_t kSoftmaxCachedRow = 16384;
-constexpr int64_t kSoftmaxCachedColumns = kSoftmaxCachedRow / 16;
+// What softmax_cpu_rows computes in one go, in fp32: 128 KiB, which stay in a core's L2 cache.
+constexpr int64_t kSoftmaxBuffer = 32768;
+
+// The longest row for that. Rows with a column stride come together and share the space.
+inline int64_t softmax_cached_row(const TensorDesc& x) {
+  return x.strides.back() == 1 ? kSoftmaxBuffer : kSoftmaxBuffer / panel_rows(x.dtype);
+}
 
 // Nanoseconds of one thread for one logit, its share of memory traffic included, where exp is
 // computed once and where the logits are read again and exp is computed again. Measured on Zen at
@@ -26,8 +30,7 @@ constexpr double kBarrierUs = 5;
 inline double softmax_rows_cost_us(const Problem& p) {
   const Rows rows = rows_of(p.inputs[0]);
   const double busy = std::max<double>(1, std::min<double>(p.device.threads, rows.count));
-  const int64_t cached = rows.stride == 1 ? kSoftmaxCachedRow : kSoftmaxCachedColumns;
-  const double ns = rows.length <= cached ? kOnceNs : kTwiceNs;
+  const double ns = rows.length <= softmax_cached_row(p.inputs[0]) ? kOnceNs : kTwiceNs;
   return static_cast<double>(rows.count) * rows.length * ns / busy / 1e3 + kBarrierUs;
 }
 

@@ -11,16 +11,10 @@
 
 namespace me {
 
-// The largest of n >= 1 values; unspecified where one is NaN.
-float row_max(const float* x, int64_t n);
+// y = softmax(x), n >= 1. `y` may be `x`.
+void row_softmax(const float* x, int64_t n, float* y);
 
-// e[i] = exp(x[i] - max); returns their sum. `e` may be `x`. max >= x[i], or x holds a NaN.
-float row_exp(const float* x, int64_t n, float max, float* e);
-
-// y[i] = e[i]·factor. `y` may be `e`.
-void row_scale(const float* e, int64_t n, float factor, float* y);
-
-// y[i] = exp(x[i] - max)·factor. `y` may be `x`.
+// y[i] = exp(x[i] - max)·factor, max >= x[i]. `y` may be `x`.
 void row_exp_scaled(const float* x, int64_t n, float max, float factor, float* y);
 
 // The normaliser of n >= 1 logits: (-inf, 0) where all are -inf, so that merging it changes

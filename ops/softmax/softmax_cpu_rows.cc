@@ -1,19 +1,20 @@
 // softmax_cpu_rows: y[M, N] = exp(x - max) / Σ exp(x - max), each thread a run of rows.
 //
-// A row of up to 16384 is read from memory once and its exponentials are computed once:
+// A row of up to 32768 is read from memory once and its exponentials are computed once:
 //
 //   m = max x          e = exp(x - m), l = Σ e          y = e·(1/l)
 //
-// e lives in y's own row where that is dense fp32, else in the thread's buffer. A row too long for
-// that goes by chunks, twice: a chunk at a time into a running normaliser (m, l), then the chunks
-// again as exp(x - m)·(1/l). The second exp costs less than a row's way to memory and back.
+// e lives in y's own row where that is dense fp32, else in the thread's buffer. A longer row goes
+// by chunks, twice: a chunk at a time into a running normaliser (m, l), then the chunks again as
+// exp(x - m)·(1/l). The second exp costs less than the exponentials' way to memory and back.
 //
-// Input with a column stride is fetched as a panel, 16 rows at a time (ops/cpu/panel.h):
+// Input with a column stride is fetched as a panel, a cache line of rows at a time
+// (ops/cpu/panel.h):
 //
-//   x, transposed:  16 rows side by side        buffer: [16 rows][1024 columns]
-//                   ┌────────────────┐
-//     column j      │ one cache line │   ───►   r·1024 + j
-//     column j + 1  │ one cache line │
+//   x fp32, transposed:  16 rows side by side    buffer: [16 rows][2048 columns + 16]
+//                        ┌────────────────┐
+//          column j      │ one cache line │   ───►   r·2064 + j
+//          column j + 1  │ one cache line │
 //
 // Numerics: fp32 throughout, one rounding at the store. Which of the ways a row takes, and the
 // order of its sum, depend on the shapes, strides and type alone, never on the other rows or the
@@ -31,9 +32,7 @@
 namespace me {
 namespace {
 
-constexpr int64_t kPanelColumns = kSoftmaxCachedColumns;
-constexpr int64_t kBuffer = kSoftmaxCachedRow;  // fp32; 64 KiB of each thread's stack
-static_assert(kBuffer == kPanelRows * kPanelColumns);
+constexpr int64_t kBuffer = kSoftmaxBuffer;  // fp32; 128 KiB of each thread's stack
 
 struct Softmax {
   TensorView x;
@@ -63,18 +62,17 @@ struct Softmax {
   void short_row(int64_t row, float* buffer) const {
     const int64_t n = x_rows.length;
     const float* in = logits(row, 0, n, buffer);
-    float* e = dense_output() ? static_cast<float*>(output(row, 0)) : buffer;
-    const float sum = row_exp(in, n, row_max(in, n), e);
-    row_scale(e, n, 1.0f / sum, e);
-    if (e == buffer) store(e, row, 0, n);
+    if (dense_output()) return row_softmax(in, n, static_cast<float*>(output(row, 0)));
+    row_softmax(in, n, buffer);
+    store(buffer, row, 0, n);
   }
 
   void long_row(int64_t row, float* buffer) const {
     Normalizer total;
-    for_chunks(kSoftmaxCachedRow, [&](int64_t begin, int64_t n) {
+    for_chunks(kBuffer, [&](int64_t begin, int64_t n) {
       total = merge(total, row_normalizer(logits(row, begin, n, buffer), n));
     });
-    for_chunks(kSoftmaxCachedRow, [&](int64_t begin, int64_t n) {
+    for_chunks(kBuffer, [&](int64_t begin, int64_t n) {
       const float* in = logits(row, begin, n, buffer);
       float* out = dense_output() ? static_cast<float*>(output(row, begin)) : buffer;
       row_exp_scaled(in, n, total.max, 1.0f / total.sum, out);
@@ -82,28 +80,29 @@ struct Softmax {
     });
   }
 
-  // `count` <= kPanelRows rows of input with a column stride.
+  // `count` rows of input with a column stride.
   void panel(int64_t row, int64_t count, float* buffer) const {
-    Normalizer total[kPanelRows];
+    Normalizer total[kMostPanelRows];
     const int64_t length = x_rows.length;
-    for_chunks(kPanelColumns, [&](int64_t begin, int64_t n) {
-      load_panel(x, x_rows, row, count, begin, n, buffer, kPanelColumns);
+    const int64_t columns = softmax_cached_row(x);
+    const int64_t pitch = panel_pitch(columns);
+    for_chunks(columns, [&](int64_t begin, int64_t n) {
+      load_panel(x, x_rows, row, count, begin, n, buffer, pitch);
       for (int64_t r = 0; r < count; ++r) {
-        float* in = buffer + r * kPanelColumns;
+        float* in = buffer + r * pitch;
         if (n < length) {
           total[r] = merge(total[r], row_normalizer(in, n));
         } else {  // the panel holds the whole rows
-          const float sum = row_exp(in, n, row_max(in, n), in);
-          row_scale(in, n, 1.0f / sum, in);
+          row_softmax(in, n, in);
           store(in, row + r, 0, n);
         }
       }
     });
-    if (length <= kPanelColumns) return;
-    for_chunks(kPanelColumns, [&](int64_t begin, int64_t n) {
-      load_panel(x, x_rows, row, count, begin, n, buffer, kPanelColumns);
+    if (length <= columns) return;
+    for_chunks(columns, [&](int64_t begin, int64_t n) {
+      load_panel(x, x_rows, row, count, begin, n, buffer, pitch);
       for (int64_t r = 0; r < count; ++r) {
-        float* in = buffer + r * kPanelColumns;
+        float* in = buffer + r * pitch;
         row_exp_scaled(in, n, total[r].max, 1.0f / total[r].sum, in);
         store(in, row + r, begin, n);
       }
@@ -111,12 +110,13 @@ struct Softmax {
   }
 
   void run(int64_t begin, int64_t end) const {
-    alignas(64) float buffer[kBuffer];
+    alignas(64) float buffer[kBuffer + kMostPanelRows * panel_pitch(0)];
     if (x_rows.stride != 1 && x_rows.length > 1) {
-      for (int64_t row = begin; row < end; row += kPanelRows) {
-        panel(row, std::min(kPanelRows, end - row), buffer);
+      const int64_t together = panel_rows(x.dtype);
+      for (int64_t row = begin; row < end; row += together) {
+        panel(row, std::min(together, end - row), buffer);
       }
-    } else if (x_rows.length <= kSoftmaxCachedRow) {
+    } else if (x_rows.length <= kBuffer) {
       for (int64_t row = begin; row < end; ++row) short_row(row, buffer);
     } else {
       for (int64_t row = begin; row < end; ++row) long_row(row, buffer);

@@ -2,8 +2,8 @@
 //
 // Per row: dot = Σ y·g, one fp32 reduction in four vectors of running sums; then y·(g - dot). The
 // Jacobian diag(y) - y·yᵀ is never formed. Dense fp32 rows are read where they lie; others, and
-// rows with a column stride 16 at a time (ops/cpu/panel.h), come through the thread's buffers by
-// chunks. A row longer than its buffer is fetched twice.
+// rows with a column stride a cache line of them at a time (ops/cpu/panel.h), come through the
+// thread's buffers by chunks. A row longer than its buffer is fetched twice.
 //
 // Numerics: fp32 throughout, one rounding at the store. The order of a row's sum depends on the
 // shapes, strides and type alone, never on the other rows or the threads.
@@ -75,11 +75,11 @@ namespace {
 HWY_EXPORT(dot);
 HWY_EXPORT(combine);
 
-constexpr int64_t kBuffer = 8192;  // fp32 of y and of g; together 64 KiB of each thread's stack
+constexpr int64_t kBuffer = 16384;  // fp32 of y and of g; together 128 KiB of each thread's stack
 
 struct Buffer {
-  alignas(64) float y[kBuffer];
-  alignas(64) float g[kBuffer];
+  alignas(64) float y[kBuffer + kMostPanelRows * panel_pitch(0)];
+  alignas(64) float g[kBuffer + kMostPanelRows * panel_pitch(0)];
 };
 
 // One operand: a tensor, its rows, and whether they can be used where they lie.
@@ -103,7 +103,7 @@ struct SoftmaxGrad {
   SoftmaxGrad(const TensorView& y_view, const TensorView& g_view, const TensorView& dx_view)
       : y(y_view), g(g_view), dx(dx_view) {
     const bool column_stride = dx.rows.length > 1 && (y.rows.stride != 1 || g.rows.stride != 1);
-    panel = column_stride ? kPanelRows : 1;
+    panel = column_stride ? panel_rows(dx.tensor.dtype) : 1;
     columns = y.dense() && g.dense() && dx.dense() ? dx.rows.length : kBuffer / panel;
   }
 
@@ -111,16 +111,16 @@ struct SoftmaxGrad {
   void fetch(const Operand& from, int64_t row, int64_t count, int64_t begin, int64_t n,
              float* buffer) const {
     if (from.dense()) return;
-    load_panel(from.tensor, from.rows, row, count, begin, n, buffer, columns);
+    load_panel(from.tensor, from.rows, row, count, begin, n, buffer, panel_pitch(columns));
   }
   const float* fetched(const Operand& from, int64_t row, int64_t r, int64_t begin,
                        const float* buffer) const {
-    return from.dense() ? from.at(row + r, begin) : buffer + r * columns;
+    return from.dense() ? from.at(row + r, begin) : buffer + r * panel_pitch(columns);
   }
 
   void block(int64_t row, int64_t count, Buffer& buffer) const {
     const int64_t length = dx.rows.length;
-    float sum[kPanelRows] = {};
+    float sum[kMostPanelRows] = {};
     for (int64_t begin = 0; begin < length; begin += columns) {
       const int64_t n = std::min(columns, length - begin);
       fetch(y, row, count, begin, n, buffer.y);
@@ -138,7 +138,7 @@ struct SoftmaxGrad {
         fetch(g, row, count, begin, n, buffer.g);
       }
       for (int64_t r = 0; r < count; ++r) {
-        float* out = dx.dense() ? dx.at(row + r, begin) : buffer.y + r * columns;
+        float* out = dx.dense() ? dx.at(row + r, begin) : buffer.y + r * panel_pitch(columns);
         HWY_DYNAMIC_DISPATCH(combine)
         (fetched(y, row, r, begin, buffer.y), fetched(g, row, r, begin, buffer.g),
          static_cast<size_t>(n), sum[r], out);
