@@ -29,10 +29,14 @@ struct RunArgs {
 
 size_t at(int index) { return static_cast<size_t>(index); }
 
-// How many rows of an output have their largest element where the labels say.
+// The class of each row of an output, as a file has them.
+struct Labels {
+  std::string file;
+  Array array;
+};
+
+// How many rows have their largest element where the labels say.
 struct Score {
-  std::string source;
-  Array labels;
   int64_t correct = 0;
   int64_t rows = 0;
   double percent() const {
@@ -44,7 +48,8 @@ struct OutputReport {
   std::string name;
   TensorView view;
   std::string written_to;
-  std::optional<Score> score;
+  std::optional<Labels> labels;
+  Score score;
 };
 
 // Position of the graph's output called `name`.
@@ -62,22 +67,27 @@ Result<size_t> find_output(const Graph& graph, const std::string& name, const st
   return error;
 }
 
-Result<Score> score_labels(const TensorView& output, const std::string& file) {
-  ME_ASSIGN_OR_RETURN(Array labels, read_npy(file));
-  Score score{file, std::move(labels), 0, row_count(output)};
-  const bool whole = score.labels.type == ArrayType::kI64 || score.labels.type == ArrayType::kI32 ||
-                     score.labels.type == ArrayType::kI8 || score.labels.type == ArrayType::kU8;
-  if (!whole || count(score.labels.shape) != score.rows) {
-    Error error =
-        invalid(fmt::format("found {} elements of type {}, expected {} integers",
-                            count(score.labels.shape), name_of(score.labels.type), score.rows));
+// Integers, one per row of the output.
+Result<Labels> read_labels(const std::string& file, const TensorDesc& output) {
+  ME_ASSIGN_OR_RETURN(Array array, read_npy(file));
+  const int64_t rows = row_count(output);
+  const bool whole = array.type == ArrayType::kI64 || array.type == ArrayType::kI32 ||
+                     array.type == ArrayType::kI8 || array.type == ArrayType::kU8;
+  if (!whole || count(array.shape) != rows) {
+    Error error = invalid(fmt::format("found {} elements of type {}, expected {} integers",
+                                      count(array.shape), name_of(array.type), rows));
     error.file = file;
     error.field = "--labels";
     return error;
   }
+  return Labels{file, std::move(array)};
+}
+
+Score score_of(const TensorView& output, const Labels& labels) {
+  Score score{0, row_count(output)};
   for (int64_t row = 0; row < score.rows; ++row) {
     const int64_t best = argmax_of_row(output, row);
-    if (best >= 0 && static_cast<double>(best) == score.labels.get(row)) ++score.correct;
+    if (best >= 0 && static_cast<double>(best) == labels.array.get(row)) ++score.correct;
   }
   return score;
 }
@@ -100,14 +110,14 @@ void print_output(const OutputReport& report) {
     }
     if (length > kElementsShown) fmt::print(" ...");
     if (best >= 0 && length > 1) fmt::print("  largest at {}", best);
-    if (report.score) fmt::print(", label {}", report.score->labels.get(row));
+    if (report.labels) fmt::print(", label {}", report.labels->array.get(row));
     fmt::print("\n");
   }
   if (rows > kRowsShown) fmt::print("  ... {} more rows\n", rows - kRowsShown);
-  if (report.score) {
+  if (report.labels) {
     fmt::print("  {} of {} rows ({:.2f} %) have their largest element at the label in {}\n",
-               report.score->correct, report.score->rows, report.score->percent(),
-               report.score->source);
+               report.score.correct, report.score.rows, report.score.percent(),
+               report.labels->file);
   }
   if (!report.written_to.empty()) fmt::print("  written to {}\n", report.written_to);
 }
@@ -128,11 +138,11 @@ Json output_json(const OutputReport& report) {
     for (int64_t row = 0; row < row_count(y); ++row) argmax.push_back(argmax_of_row(y, row));
     out["argmax"] = argmax;
   }
-  if (report.score) {
-    out["labels"] = {{"file", report.score->source},
-                     {"correct", report.score->correct},
-                     {"rows", report.score->rows},
-                     {"percent", report.score->percent()}};
+  if (report.labels) {
+    out["labels"] = {{"file", report.labels->file},
+                     {"correct", report.score.correct},
+                     {"rows", report.score.rows},
+                     {"percent", report.score.percent()}};
   }
   if (!report.written_to.empty()) out["written_to"] = report.written_to;
   return out;
@@ -145,25 +155,26 @@ Result<int> run(const RunArgs& args) {
   std::map<std::string, Dims> shapes;
   for (const auto& [name, input] : arrays) shapes[name] = input.array.shape;
 
-  // Everything that can be wrong with the command line is found before anything runs.
+  std::string device_notice;
+  ME_ASSIGN_OR_RETURN(const PlanOptions options,
+                      plan_options(args.plan, *graph, shapes, device_notice));
+  ME_ASSIGN_OR_RETURN(const auto plan, Plan::make(graph, options));
+
+  // Whatever can be wrong with the command line is found before anything runs.
   std::vector<std::pair<size_t, std::string>> writes;
-  std::vector<std::pair<size_t, std::string>> label_files;
   for (const std::string& text : args.outputs) {
     ME_ASSIGN_OR_RETURN(const NameValue pair, split_pair(text, "--output"));
     ME_ASSIGN_OR_RETURN(const size_t position, find_output(*graph, pair.name, "--output"));
     ME_RETURN_IF_ERROR(check_output_path(pair.value));
     writes.emplace_back(position, pair.value);
   }
+  std::vector<std::optional<Labels>> labels(graph->outputs.size());
   for (const std::string& text : args.labels) {
     ME_ASSIGN_OR_RETURN(const NameValue pair, split_pair(text, "--labels"));
     ME_ASSIGN_OR_RETURN(const size_t position, find_output(*graph, pair.name, "--labels"));
-    label_files.emplace_back(position, pair.value);
+    ME_ASSIGN_OR_RETURN(labels[position],
+                        read_labels(pair.value, plan->values()[at(graph->outputs[position])].desc));
   }
-
-  std::string device_notice;
-  ME_ASSIGN_OR_RETURN(const PlanOptions options,
-                      plan_options(args.plan, *graph, shapes, device_notice));
-  ME_ASSIGN_OR_RETURN(const auto plan, Plan::make(graph, options));
   ME_ASSIGN_OR_RETURN(const auto session, Session::create(plan));
   if (!device_notice.empty()) notify(device_notice);
 
@@ -196,10 +207,13 @@ Result<int> run(const RunArgs& args) {
 
   std::vector<OutputReport> reports;
   for (size_t i = 0; i < graph->outputs.size(); ++i) {
-    reports.push_back({graph->values[at(graph->outputs[i])].name, session->output(i), {}, {}});
-  }
-  for (const auto& [position, file] : label_files) {
-    ME_ASSIGN_OR_RETURN(reports[position].score, score_labels(reports[position].view, file));
+    OutputReport report{graph->values[at(graph->outputs[i])].name,
+                        session->output(i),
+                        {},
+                        std::move(labels[i]),
+                        {}};
+    if (report.labels) report.score = score_of(report.view, *report.labels);
+    reports.push_back(std::move(report));
   }
   for (const auto& [position, file] : writes) {
     ME_RETURN_IF_ERROR(write_tensor(file, reports[position].name, reports[position].view));

@@ -161,7 +161,7 @@ TensorSummary summarize(const TensorView& tensor) {
   return s;
 }
 
-int64_t row_count(const TensorView& tensor) {
+int64_t row_count(const TensorDesc& tensor) {
   int64_t rows = 1;
   for (int i = 0; i + 1 < tensor.shape.rank(); ++i) rows *= tensor.shape[i];
   return rows;

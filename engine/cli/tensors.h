@@ -50,6 +50,6 @@ TensorSummary summarize(const TensorView& tensor);
 int64_t argmax_of_row(const TensorView& tensor, int64_t row);
 
 // Rows along the last axis.
-int64_t row_count(const TensorView& tensor);
+int64_t row_count(const TensorDesc& tensor);
 
 }  // namespace me::cli
