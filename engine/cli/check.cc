@@ -22,7 +22,7 @@ int check(const CheckArgs& args) {
       const Error& e = graph.error();
       const Json report = {{"valid", false},   {"file", e.file},       {"node", e.node},
                            {"field", e.field}, {"message", e.message}, {"text", e.to_string()}};
-      fmt::print("{}\n", report.dump(2, ' ', false, Json::error_handler_t::replace));
+      print_json(report);
       return static_cast<int>(e.kind);
     }
     return fail(graph.error());
@@ -34,7 +34,7 @@ int check(const CheckArgs& args) {
                          {"nodes", g.nodes.size()},
                          {"values", g.values.size()},
                          {"symbols", g.symbols}};
-    fmt::print("{}\n", report.dump(2, ' ', false, Json::error_handler_t::replace));
+    print_json(report);
     return 0;
   }
   std::string symbols;

@@ -115,6 +115,10 @@ int fail(const Error& error) {
 
 void notify(const std::string& text) { fmt::print(stderr, "note: {}\n", text); }
 
+void print_json(const Json& json) {
+  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+}
+
 Json to_json(const Dims& dims) { return Json(std::vector<int64_t>(dims.begin(), dims.end())); }
 
 }  // namespace me::cli

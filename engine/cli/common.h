@@ -49,6 +49,9 @@ void notify(const std::string& text);
 
 Json to_json(const Dims& dims);
 
+// Prints to the standard output, indented; invalid UTF-8 is replaced.
+void print_json(const Json& json);
+
 // One function per sub-command: adds it to `app`. The parsed command runs from its callback and
 // leaves its exit status in `status`.
 void add_run(CLI::App& app, int& status);

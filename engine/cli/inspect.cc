@@ -86,8 +86,7 @@ int inspect(const InspectArgs& args) {
   if (!plan.ok()) return fail(plan.error());
   if (!notice.empty()) notify(notice);
   if (args.json) {
-    fmt::print("{}\n",
-               plan_json(*plan.value()).dump(2, ' ', false, Json::error_handler_t::replace));
+    print_json(plan_json(*plan.value()));
   } else {
     fmt::print("{}", plan.value()->explain());
   }

@@ -148,13 +148,87 @@ Json output_json(const OutputReport& report) {
   return out;
 }
 
-Result<int> run(const RunArgs& args) {
+// Fills every input of the session from the arrays, or at random. Returns where each one came from.
+Result<std::vector<std::string>> fill_inputs(const Session& session,
+                                             const std::map<std::string, InputArray>& arrays,
+                                             uint64_t seed) {
+  const Graph& graph = session.plan().graph();
+  std::vector<std::string> sources;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const std::string& name = graph.values[at(graph.inputs[i])].name;
+    const auto found = arrays.find(name);
+    if (found == arrays.end()) {
+      fill_random(session.input(i), seed + i);
+      sources.push_back(fmt::format("random, seed {}", seed + i));
+      notify(fmt::format(
+          "input {} is random: normal, seed {}; give --input NAME=FILE.npy for real data",
+          in_quotes(name), seed + i));
+      continue;
+    }
+    std::string rounding;
+    const Status copied = copy_array(found->second.array, session.input(i), rounding);
+    if (!copied.ok()) {
+      Error error = copied.error();
+      error.file = found->second.source;
+      error.field = "input " + in_quotes(name);
+      return error;
+    }
+    if (!rounding.empty()) notify(fmt::format("input {}: {}", in_quotes(name), rounding));
+    sources.push_back(found->second.source);
+  }
+  return sources;
+}
+
+void print_report_json(const Session& session, const std::vector<std::string>& sources,
+                       const std::vector<OutputReport>& reports, const Latency& latency) {
+  const Plan& plan = session.plan();
+  Json out = {{"model", plan.graph().file},
+              {"device", name_of(plan.device().backend)},
+              {"threads", plan.device().threads},
+              {"inputs", Json::array()},
+              {"outputs", Json::array()}};
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const TensorView x = session.input(i);
+    out["inputs"].push_back({{"name", plan.graph().values[at(plan.graph().inputs[i])].name},
+                             {"dtype", name_of(x.dtype)},
+                             {"shape", to_json(x.shape)},
+                             {"source", sources[i]}});
+  }
+  for (const OutputReport& report : reports) out["outputs"].push_back(output_json(report));
+  out["latency_us"] = {{"first", latency.first_us},
+                       {"runs", latency.runs},
+                       {"min", latency.min_us},
+                       {"median", latency.median_us},
+                       {"max", latency.max_us}};
+  print_json(out);
+}
+
+void print_report(const Session& session, const std::vector<std::string>& sources,
+                  const std::vector<OutputReport>& reports, const Latency& latency) {
+  const Plan& plan = session.plan();
+  fmt::print("model    {} on {}, {} thread{}\n", plan.graph().file, name_of(plan.device().backend),
+             plan.device().threads, plan.device().threads == 1 ? "" : "s");
+  for (size_t i = 0; i < sources.size(); ++i) {
+    fmt::print("input    {} {} from {}\n",
+               in_quotes(plan.graph().values[at(plan.graph().inputs[i])].name),
+               to_string(session.input(i).type()), sources[i]);
+  }
+  for (const OutputReport& report : reports) print_output(report);
+  if (latency.runs > 0) {
+    fmt::print(
+        "latency  {:.1f} us, the median of {} runs ({:.1f} to {:.1f}); the first took {:.1f}\n",
+        latency.median_us, latency.runs, latency.min_us, latency.max_us, latency.first_us);
+  } else {
+    fmt::print("latency  {:.1f} us, the first and only run\n", latency.first_us);
+  }
+}
+
+Status run(const RunArgs& args) {
   ME_ASSIGN_OR_RETURN(Graph loaded, load_model(args.plan.model));
   const auto graph = std::make_shared<const Graph>(std::move(loaded));
   ME_ASSIGN_OR_RETURN(const auto arrays, read_inputs(*graph, args.inputs));
   std::map<std::string, Dims> shapes;
   for (const auto& [name, input] : arrays) shapes[name] = input.array.shape;
-
   std::string device_notice;
   ME_ASSIGN_OR_RETURN(const PlanOptions options,
                       plan_options(args.plan, *graph, shapes, device_notice));
@@ -177,31 +251,7 @@ Result<int> run(const RunArgs& args) {
   }
   ME_ASSIGN_OR_RETURN(const auto session, Session::create(plan));
   if (!device_notice.empty()) notify(device_notice);
-
-  std::vector<std::string> sources;
-  for (size_t i = 0; i < graph->inputs.size(); ++i) {
-    const std::string& name = graph->values[at(graph->inputs[i])].name;
-    const TensorView buffer = session->input(i);
-    const auto found = arrays.find(name);
-    if (found == arrays.end()) {
-      fill_random(buffer, args.seed + i);
-      sources.push_back(fmt::format("random, seed {}", args.seed + i));
-      notify(fmt::format(
-          "input {} is random: normal, seed {}; give --input NAME=FILE.npy for real data",
-          in_quotes(name), args.seed + i));
-      continue;
-    }
-    std::string rounding;
-    const Status copied = copy_array(found->second.array, buffer, rounding);
-    if (!copied.ok()) {
-      Error error = copied.error();
-      error.file = found->second.source;
-      error.field = "input " + in_quotes(name);
-      return error;
-    }
-    if (!rounding.empty()) notify(fmt::format("input {}: {}", in_quotes(name), rounding));
-    sources.push_back(found->second.source);
-  }
+  ME_ASSIGN_OR_RETURN(const auto sources, fill_inputs(*session, arrays, args.seed));
 
   const Latency latency = measure_latency([&] { session->run(); }, args.repeat, kMostRepeatSeconds);
 
@@ -219,44 +269,8 @@ Result<int> run(const RunArgs& args) {
     ME_RETURN_IF_ERROR(write_tensor(file, reports[position].name, reports[position].view));
     reports[position].written_to = file;
   }
-
-  if (args.json) {
-    Json out = {{"model", graph->file},
-                {"device", name_of(plan->device().backend)},
-                {"threads", plan->device().threads},
-                {"inputs", Json::array()},
-                {"outputs", Json::array()}};
-    for (size_t i = 0; i < sources.size(); ++i) {
-      const TensorView x = session->input(i);
-      out["inputs"].push_back({{"name", graph->values[at(graph->inputs[i])].name},
-                               {"dtype", name_of(x.dtype)},
-                               {"shape", to_json(x.shape)},
-                               {"source", sources[i]}});
-    }
-    for (const OutputReport& report : reports) out["outputs"].push_back(output_json(report));
-    out["latency_us"] = {{"first", latency.first_us},
-                         {"runs", latency.runs},
-                         {"min", latency.min_us},
-                         {"median", latency.median_us},
-                         {"max", latency.max_us}};
-    fmt::print("{}\n", out.dump(2, ' ', false, Json::error_handler_t::replace));
-    return 0;
-  }
-  fmt::print("model    {} on {}, {} thread{}\n", graph->file, name_of(plan->device().backend),
-             plan->device().threads, plan->device().threads == 1 ? "" : "s");
-  for (size_t i = 0; i < sources.size(); ++i) {
-    fmt::print("input    {} {} from {}\n", in_quotes(graph->values[at(graph->inputs[i])].name),
-               to_string(session->input(i).type()), sources[i]);
-  }
-  for (const OutputReport& report : reports) print_output(report);
-  if (latency.runs > 0) {
-    fmt::print(
-        "latency  {:.1f} us, the median of {} runs ({:.1f} to {:.1f}); the first took {:.1f}\n",
-        latency.median_us, latency.runs, latency.min_us, latency.max_us, latency.first_us);
-  } else {
-    fmt::print("latency  {:.1f} us, the first and only run\n", latency.first_us);
-  }
-  return 0;
+  (args.json ? print_report_json : print_report)(*session, sources, reports, latency);
+  return Ok{};
 }
 
 }  // namespace
@@ -300,8 +314,8 @@ void add_run(CLI::App& app, int& status) {
       ->capture_default_str();
   command->add_flag("--json", args->json, "Print the result as JSON");
   command->callback([args, &status] {
-    const Result<int> result = run(*args);
-    status = result.ok() ? result.value() : fail(result.error());
+    const Status result = run(*args);
+    status = result.ok() ? 0 : fail(result.error());
   });
 }
 
