@@ -1,0 +1,165 @@
+// linear_vs_onednn: Y = relu(X·W + b) in fp32, through linear_cpu_onednn and through a direct call
+// of oneDNN's matmul with the same layout and its own fused bias and ReLU. The arms alternate, both
+// are checked against the oracle first, and the ratio (direct over ours: above 1 ours is faster) is
+// the median of the ratios of neighbouring runs. Exits with 1 where an arm is wrong.
+//
+//   linear_vs_onednn [threads [pairs]]
+#include <fmt/format.h>
+#include <omp.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <unordered_map>
+
+#include "bench/bench_case.h"
+#include "ops/registry.h"
+
+namespace me::bench {
+namespace {
+
+using Tag = dnnl::memory::format_tag;
+
+// The direct call, everything made beforehand.
+class Direct {
+ public:
+  Direct(const BenchCase& c, int64_t m, int64_t n, int64_t k, bool nk) {
+    const auto f32 = dnnl::memory::data_type::f32;
+    const dnnl::memory::desc x({m, k}, f32, Tag::ab);
+    const dnnl::memory::desc w({k, n}, f32, nk ? Tag::ba : Tag::ab);
+    const dnnl::memory::desc bias({1, n}, f32, Tag::ab);
+    const dnnl::memory::desc y({m, n}, f32, Tag::ab);
+    dnnl::post_ops post_ops;
+    dnnl::primitive_attr attributes;
+#if DNNL_VERSION_MAJOR >= 3
+    post_ops.append_eltwise(dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+    attributes.set_post_ops(post_ops);
+    const dnnl::matmul::primitive_desc desc(engine_, x, w, bias, y, attributes);
+#else
+    post_ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+    attributes.set_post_ops(post_ops);
+    const dnnl::matmul::primitive_desc desc(dnnl::matmul::desc(x, w, bias, y), attributes, engine_);
+#endif
+    matmul_ = dnnl::matmul(desc);
+    arguments_ = {{DNNL_ARG_SRC, dnnl::memory(x, engine_, c.input(0))},
+                  {DNNL_ARG_WEIGHTS, dnnl::memory(w, engine_, c.input(1))},
+                  {DNNL_ARG_BIAS, dnnl::memory(bias, engine_, c.input(2))},
+                  {DNNL_ARG_DST, dnnl::memory(y, engine_, c.output())}};
+  }
+  void run() {
+    matmul_.execute(stream_, arguments_);
+    stream_.wait();
+  }
+
+ private:
+  dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream_{engine_};
+  dnnl::matmul matmul_;
+  std::unordered_map<int, dnnl::memory> arguments_;
+};
+
+struct Times {
+  double wall_us = 0;
+  double cpu_us = 0;  // of all threads, their spinning at barriers included
+};
+
+double now_us(clockid_t clock) {
+  timespec t{};
+  clock_gettime(clock, &t);
+  return 1e6 * static_cast<double>(t.tv_sec) + 1e-3 * static_cast<double>(t.tv_nsec);
+}
+
+template <class Run>
+Times time_of(int repeats, const Run& run) {
+  const double wall = now_us(CLOCK_MONOTONIC);
+  const double cpu = now_us(CLOCK_PROCESS_CPUTIME_ID);
+  for (int i = 0; i < repeats; ++i) run();
+  return {(now_us(CLOCK_MONOTONIC) - wall) / repeats,
+          (now_us(CLOCK_PROCESS_CPUTIME_ID) - cpu) / repeats};
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2),
+                   values.end());
+  return values[values.size() / 2];
+}
+
+// False where an arm is wrong.
+bool compare(const KernelEntry& kernel, int64_t m, int64_t n, int64_t k, bool nk, bool constant,
+             int threads, int pairs) {
+  const CaseSpec spec{.op = "linear",
+                      .name = {},
+                      .attrs = {{"weight_layout", std::string(nk ? "NK" : "KN")},
+                                {"activation", std::string("RELU")}},
+                      .shapes = {{m, k}, nk ? Dims{n, k} : Dims{k, n}, {n}},
+                      .sampled = {0, {{0}}},
+                      .constant_weights = constant};
+  BenchCase c(spec, DType::kF32, threads);
+  auto prepared = c.prepare(kernel);
+  if (!prepared.ok()) {
+    fmt::print("{}\n", prepared.error().to_string());
+    return false;
+  }
+  PreparedOp& ours = *prepared.value();
+  Direct direct(c, m, n, k, nk);
+  const auto run_ours = [&] { ours.enqueue(nullptr); };
+  const auto run_direct = [&] { direct.run(); };
+
+  const std::string shape = fmt::format("{}x{}x{} {} {}", m, n, k, nk ? "NK" : "KN",
+                                        constant ? "weights constant" : "weights vary");
+  for (bool is_ours : {true, false}) {
+    c.poison();
+    is_ours ? run_ours() : run_direct();
+    if (const std::string fault = c.check(); !fault.empty()) {
+      fmt::print("{}: {} is wrong: {}\n", shape, is_ours ? kernel.name : "direct oneDNN", fault);
+      return false;
+    }
+  }
+
+  constexpr double kWantedUs = 2000;  // one timing spans many clock ticks
+  const int repeats =
+      1 + static_cast<int>(kWantedUs / std::max(1.0, time_of(1, run_direct).cpu_us));
+  std::vector<double> wall, cpu, wall_ratio, cpu_ratio;
+  for (int i = 0; i < pairs; ++i) {
+    const Times a = time_of(repeats, run_ours);
+    const Times b = time_of(repeats, run_direct);
+    wall.push_back(a.wall_us);
+    cpu.push_back(a.cpu_us);
+    wall_ratio.push_back(b.wall_us / a.wall_us);
+    cpu_ratio.push_back(b.cpu_us / a.cpu_us);
+  }
+  fmt::print("{:<40} ours {:>10.1f} us ({:>10.1f} us of processor), ratio {:.3f} ({:.3f}); {}\n",
+             shape, median(wall), median(cpu), median(wall_ratio), median(cpu_ratio),
+             kernel.supports(c.problem()).reason);
+  return true;
+}
+
+int main(int argc, char** argv) {
+  const int threads = argc > 1 ? std::atoi(argv[1]) : omp_get_max_threads();
+  const int pairs = argc > 2 ? std::atoi(argv[2]) : 21;
+  if (threads < 1 || pairs < 1) {
+    fmt::print(stderr, "usage: linear_vs_onednn [threads [pairs]]\n");
+    return 2;
+  }
+  omp_set_num_threads(threads);  // for the direct call
+  const KernelEntry& kernel = *find_kernel("linear_cpu_onednn");
+  constexpr int64_t kShapes[][3] = {
+      {512, 512, 512}, {1024, 1024, 1024}, {64, 256, 784},   {64, 512, 784},     {1, 512, 784},
+      {8, 1024, 1024}, {32, 1024, 1024},   {333, 777, 1000}, {2048, 4096, 1024},
+  };
+  bool right = true;
+  for (const auto& [m, n, k] : kShapes) {
+    for (bool nk : {false, true}) {
+      for (bool constant : {true, false}) {
+        right = compare(kernel, m, n, k, nk, constant, threads, pairs) && right;
+      }
+    }
+  }
+  return right ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace me::bench
+
+int main(int argc, char** argv) { return me::bench::main(argc, argv); }
