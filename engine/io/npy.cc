@@ -4,18 +4,18 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cstring>
+#include <new>
 #include <optional>
 
 #include "engine/io/file.h"
+#include "engine/io/support.h"
 
 namespace me {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "files and memory share a byte order");
 
-constexpr int64_t kMostFileBytes = int64_t{1} << 40;
 constexpr size_t kMostHeaderBytes = 65536;
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr size_t kHeaderAlignment = 64;
@@ -40,12 +40,6 @@ const TypeRow& row_of(ArrayType type) {
     if (row.type == type) return row;
   }
   return kTypes[0];
-}
-
-Error at_file(const std::string& path, std::string message) {
-  Error error = invalid(std::move(message));
-  error.file = path;
-  return error;
 }
 
 struct Header {
@@ -78,14 +72,14 @@ class HeaderParser {
       *seen = true;
       if (key == "descr") {
         skip_space();
-        if (!rest().empty() && rest()[0] == '[') return "a structured dtype, expected one number";
+        if (rest().starts_with('[')) return "found a structured dtype, expected one number";
         if (!string(header.descr)) return "descr is not a string";
       } else if (key == "fortran_order") {
         if (!boolean(header.fortran_order)) return "fortran_order is neither True nor False";
       } else if (auto error = tuple(header.shape)) {
         return error;
       }
-      if (!take(',') && (skip_space(), rest().empty() || rest()[0] != '}')) {
+      if (!take(',') && !rest().starts_with('}')) {  // take has skipped the space
         return "the header's fields are not separated by commas";
       }
     }
@@ -129,21 +123,30 @@ class HeaderParser {
     }
     return false;
   }
+  // Digits without a sign or leading zeros, as Python writes an int.
+  bool extent(int64_t& out) {
+    skip_space();
+    const size_t begin = at_;
+    for (out = 0; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
+      const int digit = text_[at_] - '0';
+      if (out > (INT64_MAX - digit) / 10) return false;
+      out = out * 10 + digit;
+    }
+    return at_ == begin + 1 || (at_ > begin && text_[begin] != '0');
+  }
   std::optional<std::string> tuple(Dims& shape) {
     if (!take('(')) return "shape is not a tuple";
+    bool comma = false;
     while (!take(')')) {
-      skip_space();
-      int64_t extent = 0;
-      const char* begin = text_.data() + at_;
-      const auto [stop, error] = std::from_chars(begin, text_.data() + text_.size(), extent);
-      if (error != std::errc() || extent < 0)
-        return "shape holds something other than extents >= 0";
+      int64_t value = 0;
+      if (!extent(value)) return "shape holds something other than extents from 0 to 2^63-1";
       if (shape.rank() == kMaxRank) return fmt::format("found a rank over {}", kMaxRank);
-      at_ += static_cast<size_t>(stop - begin);
-      shape.push_back(extent);
-      if (!take(',') && (skip_space(), rest().empty() || rest()[0] != ')')) {
-        return "shape's extents are not separated by commas";
-      }
+      shape.push_back(value);
+      comma = take(',');
+      skip_space();
+      const bool closed = rest().starts_with(')');
+      if (!comma && !closed) return "shape's extents are not separated by commas";
+      if (!comma && shape.rank() == 1) return "shape is a number in parentheses, not a tuple";
     }
     return std::nullopt;
   }
@@ -152,13 +155,17 @@ class HeaderParser {
   size_t at_ = 0;
 };
 
-// The type of a descr, and whether its bytes have to be swapped.
+// The type of a descr, and whether its bytes have to be swapped. '|' means that there is no byte
+// order to speak of: single bytes and void.
 std::optional<std::pair<ArrayType, bool>> type_of(std::string_view descr) {
-  if (descr.size() < 2 || std::string_view("<>|=").find(descr[0]) == std::string_view::npos) {
-    return std::nullopt;
-  }
+  if (descr.empty()) return std::nullopt;
+  const char order = descr[0];
   for (const TypeRow& row : kTypes) {
-    if (descr.substr(1) == row.npy) return std::pair{row.type, descr[0] == '>' && row.size > 1};
+    if (descr.substr(1) != row.npy) continue;
+    const bool orderless = row.size == 1 || row.type == ArrayType::kBF16;
+    if (order == '<' || order == '=') return std::pair{row.type, false};
+    if (order == '>') return std::pair{row.type, row.size > 1};
+    if (order == '|' && orderless) return std::pair{row.type, false};
   }
   return std::nullopt;
 }
@@ -216,72 +223,87 @@ double Array::get(int64_t index) const {
     case ArrayType::kI8:
       return read(int8_t{});
     case ArrayType::kU8:
-    case ArrayType::kBool:
       return read(uint8_t{});
+    case ArrayType::kBool:
+      return read(uint8_t{}) != 0 ? 1 : 0;
   }
   return 0;
 }
 
 Result<Array> read_npy(const std::string& path) {
-  ME_ASSIGN_OR_RETURN(const std::string file, read_file(path, kMostFileBytes));
-  const std::string_view content = file;
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(content[i]); };
-  if (!content.starts_with(kMagic) || content.size() < kMagic.size() + 2) {
+  ME_ASSIGN_OR_RETURN(const InputFile file, open_input(path));
+  const auto read_text = [&](std::string& into) -> Result<bool> {
+    ME_ASSIGN_OR_RETURN(const size_t n,
+                        read_into(file, std::as_writable_bytes(std::span(into)), path));
+    return n == into.size();
+  };
+  std::string start(kMagic.size() + 2, '\0');  // with the version
+  ME_ASSIGN_OR_RETURN(const bool has_start, read_text(start));
+  if (!has_start || !start.starts_with(kMagic)) {
     return at_file(path, "not a .npy file: it does not start with \\x93NUMPY and a version");
   }
-  const int major = byte(6);
-  if (major < 1 || major > 3 || byte(7) != 0) {
-    return at_file(
-        path, fmt::format("found .npy version {}.{}, expected 1.0, 2.0 or 3.0", major, byte(7)));
+  const int major = static_cast<uint8_t>(start[kMagic.size()]);
+  const int minor = static_cast<uint8_t>(start[kMagic.size() + 1]);
+  if (major < 1 || major > 3 || minor != 0) {
+    return at_file(path,
+                   fmt::format("found .npy version {}.{}, expected 1.0, 2.0 or 3.0", major, minor));
   }
-  const size_t length_bytes = major == 1 ? 2 : 4;
-  const size_t header_at = kMagic.size() + 2 + length_bytes;
-  if (content.size() < header_at) return at_file(path, "the file ends inside the header");
+  std::string length(major == 1 ? 2 : 4, '\0');
+  ME_ASSIGN_OR_RETURN(const bool has_length, read_text(length));
   size_t header_bytes = 0;
-  for (size_t i = 0; i < length_bytes; ++i) {
-    header_bytes |= static_cast<size_t>(byte(kMagic.size() + 2 + i)) << (8 * i);
+  for (size_t i = 0; i < length.size(); ++i) {
+    header_bytes |= static_cast<size_t>(static_cast<uint8_t>(length[i])) << (8 * i);
   }
   if (header_bytes > kMostHeaderBytes) {
     return at_file(path, fmt::format("found a header of {} bytes, expected at most {}",
                                      header_bytes, kMostHeaderBytes));
   }
-  if (content.size() - header_at < header_bytes) {
-    return at_file(path, "the file ends inside the header");
-  }
+  std::string text(header_bytes, '\0');
+  ME_ASSIGN_OR_RETURN(const bool has_text, read_text(text));
+  if (!has_length || !has_text) return at_file(path, "the file ends inside the header");
+
   Header header;
-  HeaderParser parser(content.substr(header_at, header_bytes));
+  HeaderParser parser(text);
   if (const auto fault = parser.parse(header)) return at_file(path, *fault);
   const auto type = type_of(header.descr);
   if (!type) {
-    return at_file(path,
-                   fmt::format("found dtype {}, expected a float, a signed integer, uint8 or bool",
-                               in_quotes(header.descr)));
+    const bool object = header.descr.size() > 1 && header.descr[1] == 'O';
+    return at_file(
+        path, fmt::format("found dtype {}{}, expected a float, a signed integer, uint8 or bool",
+                          in_quotes(header.descr), object ? " (Python objects)" : ""));
   }
   const auto elements = checked_count(header.shape);
-  const size_t data_bytes = content.size() - header_at - header_bytes;
-  if (!elements || static_cast<size_t>(*elements * size_of(type->first)) != data_bytes) {
-    return at_file(path, fmt::format("found {} bytes of data, expected those of {} {}", data_bytes,
+  const int64_t data_bytes =
+      file.bytes - static_cast<int64_t>(start.size() + length.size() + text.size());
+  if (!elements || *elements * size_of(type->first) != data_bytes) {
+    return at_file(path, fmt::format("found {} bytes of data, expected those of {}{}", data_bytes,
                                      name_of(type->first), to_string(header.shape)));
   }
-  Array array{type->first, header.shape, {}};
-  const auto item = static_cast<size_t>(size_of(array.type));
-  array.bytes.resize(data_bytes);
-  if (data_bytes > 0) {
-    std::memcpy(array.bytes.data(), content.data() + header_at + header_bytes, data_bytes);
+  try {
+    Array array{type->first, header.shape, {}};
+    array.bytes.resize(static_cast<size_t>(data_bytes));
+    ME_ASSIGN_OR_RETURN(const size_t n, read_into(file, array.bytes, path));
+    if (n != array.bytes.size()) return at_file(path, "the file became shorter while it was read");
+    const auto item = static_cast<size_t>(size_of(array.type));
+    if (type->second) swap_bytes(array.bytes, item);
+    if (header.fortran_order) array.bytes = from_fortran(array.bytes, array.shape, item);
+    return array;
+  } catch (const std::bad_alloc&) {
+    return at_file(path,
+                   fmt::format("found {} bytes of data, more than there is memory for", data_bytes),
+                   ErrorKind::kRuntime);
   }
-  if (type->second) swap_bytes(array.bytes, item);
-  if (header.fortran_order) array.bytes = from_fortran(array.bytes, array.shape, item);
-  return array;
 }
 
 Status write_npy(const std::string& path, const TensorView& tensor) {
   const bool half = tensor.dtype == DType::kF16;
   std::string shape = "(";
   for (int i = 0; i < tensor.shape.rank(); ++i) {
-    shape += fmt::format("{}{}", i > 0 ? " " : "", tensor.shape[i]) + ",";
+    shape += fmt::format("{}{}", i > 0 ? ", " : "", tensor.shape[i]);
   }
-  if (tensor.shape.rank() > 1) shape.pop_back();
-  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}), }}",
+  if (tensor.shape.rank() == 1) shape += ',';
+  shape += ')';
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}",
                                    half ? "<f2" : "<f4", shape);
   const size_t prefix = kMagic.size() + 4;
   const size_t unpadded = prefix + header.size() + 1;
@@ -294,16 +316,15 @@ Status write_npy(const std::string& path, const TensorView& tensor) {
   start += static_cast<char>(header.size() >> 8);
   start += header;
 
-  const int64_t n = tensor.count();
-  std::vector<std::byte> data(static_cast<size_t>(n * (half ? 2 : 4)));
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t from = offset_of(tensor, i);
-    if (half) {
-      std::memcpy(data.data() + 2 * i, static_cast<const uint16_t*>(tensor.data) + from, 2);
-    } else {
-      const float value = load_f32(tensor.data, from, tensor.dtype);
-      std::memcpy(data.data() + 4 * i, &value, 4);
+  std::vector<std::byte> data = dense_bytes(tensor);
+  if (tensor.dtype == DType::kBF16) {
+    const auto n = static_cast<size_t>(tensor.count());
+    std::vector<std::byte> wide(4 * n);
+    for (size_t i = 0; i < n; ++i) {
+      const float value = load_f32(data.data(), static_cast<int64_t>(i), DType::kBF16);
+      std::memcpy(wide.data() + 4 * i, &value, 4);
     }
+    data = std::move(wide);
   }
   const std::span<const std::byte> parts[] = {std::as_bytes(std::span(start)), data};
   return write_file(path, parts);

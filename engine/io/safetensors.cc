@@ -14,15 +14,18 @@
 #include <set>
 
 #include "engine/io/file.h"
+#include "engine/io/support.h"
 
 namespace me {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
+using Tensors = std::map<std::string, SafetensorsFile::Tensor, std::less<>>;
 
 constexpr uint64_t kMostHeaderBytes = 100'000'000;
 constexpr size_t kLengthBytes = 8;
-constexpr int kMostNesting = 3;  // the header, a tensor, its shape
+constexpr size_t kMostMetadata = 100'000;
+constexpr std::string_view kMetadataKey = "__metadata__";
 
 struct TypeRow {
   ArrayType type;
@@ -34,32 +37,10 @@ constexpr TypeRow kTypes[] = {
     {ArrayType::kI8, "I8"},   {ArrayType::kU8, "U8"},   {ArrayType::kBool, "BOOL"},
 };
 
-Error at_file(const std::string& path, std::string message) {
-  Error error = invalid(std::move(message));
-  error.file = path;
-  return error;
-}
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(Descriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 // Opens `path` below an open folder, following no symbolic link in any component.
 Result<Descriptor> open_below(int folder_fd, const std::string& path) {
-  Descriptor folder(::dup(folder_fd));
+  if (path.find('\0') != std::string::npos) return at_file(path, "found a NUL byte in the path");
+  Descriptor folder(::fcntl(folder_fd, F_DUPFD_CLOEXEC, 0));
   size_t begin = 0;
   for (;;) {
     const size_t slash = path.find('/', begin);
@@ -85,75 +66,203 @@ Result<Descriptor> open_below(int folder_fd, const std::string& path) {
   }
 }
 
-// Strict where a DOM parser is lenient: no duplicate keys, no deep nesting.
-std::optional<Json> parse_header(std::string_view text, std::string& fault) {
-  std::vector<std::set<std::string>> keys;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMostNesting) fault = "the header nests too deep";
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key &&
-        !keys.back().insert(parsed.get_ref<const std::string&>()).second) {
-      fault = "the header has a key twice: " + in_quotes(parsed.get_ref<const std::string&>());
+// Reads the header without building a document: it stops at the first fault, however large or deep
+// what follows is, and sees the key that occurs twice, which a document would have merged.
+class HeaderReader : public nlohmann::json_sax<Json> {
+ public:
+  HeaderReader(std::span<const std::byte> data, Tensors& tensors)
+      : data_(data), tensors_(tensors) {}
+
+  const std::string& fault() const { return fault_; }
+
+  bool start_object(std::size_t) override {
+    if (place_ == Place::kOutside) return go(Place::kHeader);
+    if (place_ != Place::kHeader) return wrong_value();
+    if (key_ == kMetadataKey) return go(Place::kMetadata);
+    tensor_ = {};
+    begin_end_.clear();
+    seen_dtype_ = seen_shape_ = seen_offsets_ = false;
+    return go(Place::kTensor);
+  }
+
+  bool key(string_t& text) override {
+    if (place_ == Place::kHeader) {
+      const bool twice =
+          text == kMetadataKey ? std::exchange(seen_metadata_, true) : tensors_.contains(text);
+      if (twice) return fail("found the key " + in_quotes(text) + " twice");
+      key_ = text;
+      return true;
     }
-    return fault.empty();
-  };
-  Json header = Json::parse(text.begin(), text.end(), watch, /*allow_exceptions=*/false);
-  if (fault.empty() && (header.is_discarded() || !header.is_object())) {
-    fault = "the header is not a JSON object";
+    if (place_ == Place::kMetadata) {
+      if (metadata_keys_.size() == kMostMetadata) {
+        return fail(fmt::format("found over {} keys of metadata", kMostMetadata));
+      }
+      if (!metadata_keys_.insert(text).second) {
+        return fail("found the metadata key " + in_quotes(text) + " twice");
+      }
+      return true;
+    }
+    bool* seen = text == "dtype"          ? &seen_dtype_
+                 : text == "shape"        ? &seen_shape_
+                 : text == "data_offsets" ? &seen_offsets_
+                                          : nullptr;
+    if (seen == nullptr) {
+      return fail_tensor("found the key " + in_quotes(text) +
+                         ", expected dtype, shape and data_offsets");
+    }
+    if (std::exchange(*seen, true)) return fail_tensor("found the key " + text + " twice");
+    field_ = text;
+    return true;
   }
-  if (!fault.empty()) return std::nullopt;
-  return header;
+
+  bool string(string_t& text) override {
+    if (place_ == Place::kMetadata) return true;
+    if (place_ != Place::kTensor || field_ != "dtype") return wrong_value();
+    for (const TypeRow& row : kTypes) {
+      if (row.name != text) continue;
+      tensor_.type = row.type;
+      return true;
+    }
+    return fail_tensor("found dtype " + in_quotes(text) +
+                       ", expected F32, F16, BF16, F64, I64, I32, I8, U8 or BOOL");
+  }
+
+  bool start_array(std::size_t) override {
+    if (place_ != Place::kTensor) return wrong_value();
+    if (field_ == "shape") return go(Place::kShape);
+    return field_ == "data_offsets" ? go(Place::kOffsets) : wrong_value();
+  }
+
+  bool number_unsigned(number_unsigned_t value) override {
+    if (place_ != Place::kShape && place_ != Place::kOffsets) return wrong_value();
+    if (value > static_cast<uint64_t>(INT64_MAX)) return wrong_value();
+    if (place_ == Place::kOffsets) {
+      if (begin_end_.size() == 2) return fail_tensor("data_offsets is not a pair");
+      begin_end_.push_back(value);
+      return true;
+    }
+    if (tensor_.shape.rank() == kMaxRank) {
+      return fail_tensor(fmt::format("found a rank over {}", kMaxRank));
+    }
+    tensor_.shape.push_back(static_cast<int64_t>(value));
+    return true;
+  }
+
+  bool end_array() override { return go(Place::kTensor); }
+
+  bool end_object() override {
+    if (place_ == Place::kTensor && !end_tensor()) return false;
+    return go(place_ == Place::kHeader ? Place::kOutside : Place::kHeader);
+  }
+
+  bool null() override { return wrong_value(); }
+  bool boolean(bool) override { return wrong_value(); }
+  bool number_integer(number_integer_t) override { return wrong_value(); }
+  bool number_float(number_float_t, const string_t&) override { return wrong_value(); }
+  bool binary(binary_t&) override { return wrong_value(); }
+
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    return fail(fmt::format("the header is not JSON: a fault at its byte {}", position));
+  }
+
+ private:
+  enum class Place { kOutside, kHeader, kMetadata, kTensor, kShape, kOffsets };
+
+  bool go(Place place) {
+    place_ = place;
+    return true;
+  }
+  bool fail(std::string fault) {
+    fault_ = std::move(fault);
+    return false;
+  }
+  bool fail_tensor(const std::string& fault) {
+    return fail("tensor " + in_quotes(key_) + ": " + fault);
+  }
+  bool wrong_value() {
+    switch (place_) {
+      case Place::kOutside:
+        return fail("the header is not a JSON object");
+      case Place::kHeader:
+        return key_ == kMetadataKey
+                   ? fail("__metadata__ is not an object")
+                   : fail_tensor("expected an object with dtype, shape and data_offsets");
+      case Place::kMetadata:
+        return fail("__metadata__ holds something other than strings");
+      case Place::kTensor:
+        return fail_tensor(field_ == "dtype" ? "dtype is not a string" : field_ + " is no array");
+      case Place::kShape:
+        return fail_tensor("shape holds something other than extents from 0 to 2^63-1");
+      case Place::kOffsets:
+        break;
+    }
+    return fail_tensor("data_offsets holds something other than numbers from 0 to 2^63-1");
+  }
+
+  bool end_tensor() {
+    if (!seen_dtype_ || !seen_shape_ || !seen_offsets_) {
+      return fail_tensor("expected dtype, shape and data_offsets");
+    }
+    if (begin_end_.size() != 2) return fail_tensor("data_offsets is not a pair");
+    const uint64_t begin = begin_end_[0];
+    const uint64_t end = begin_end_[1];
+    if (begin > end || end > data_.size()) {
+      return fail_tensor(
+          fmt::format("found data_offsets [{}, {}], expected them in order and "
+                      "inside the {} bytes of data",
+                      begin, end, data_.size()));
+    }
+    const auto elements = checked_count(tensor_.shape);
+    if (!elements || static_cast<uint64_t>(*elements * size_of(tensor_.type)) != end - begin) {
+      return fail_tensor(fmt::format("found {} bytes, expected those of {}{}", end - begin,
+                                     name_of(tensor_.type), to_string(tensor_.shape)));
+    }
+    tensor_.bytes = data_.subspan(begin, end - begin);
+    tensors_.emplace(key_, tensor_);
+    return true;
+  }
+
+  std::span<const std::byte> data_;
+  Tensors& tensors_;
+  std::string fault_;
+  Place place_ = Place::kOutside;
+  std::string key_;    // in the header
+  std::string field_;  // in a tensor
+  SafetensorsFile::Tensor tensor_;
+  std::vector<uint64_t> begin_end_;
+  bool seen_dtype_ = false;
+  bool seen_shape_ = false;
+  bool seen_offsets_ = false;
+  bool seen_metadata_ = false;
+  std::set<std::string> metadata_keys_;
+};
+
+// Fills `tensors`; returns what is wrong with the header, or "".
+std::string read_header(std::string_view text, std::span<const std::byte> data, Tensors& tensors) {
+  if (!text.starts_with('{')) return "the header does not start with {";
+  // The parser takes a NUL for the end and would ignore what stands behind it.
+  if (text.find('\0') != std::string_view::npos) return "the header has a NUL byte";
+  HeaderReader reader(data, tensors);
+  const bool good = Json::sax_parse(text.begin(), text.end(), &reader);
+  return good ? std::string() : reader.fault();
 }
 
-// An unsigned number that fits int64.
-std::optional<int64_t> whole_number(const Json& value) {
-  if (!value.is_number_unsigned()) return std::nullopt;
-  const auto number = value.get<uint64_t>();
-  if (number > static_cast<uint64_t>(INT64_MAX)) return std::nullopt;
-  return static_cast<int64_t>(number);
-}
-
-// Fills `tensor`'s type, shape and bytes (within `data`); returns a fault or "".
-std::string read_tensor(const Json& entry, std::span<const std::byte> data,
-                        SafetensorsFile::Tensor& tensor) {
-  if (!entry.is_object() || entry.size() != 3 || !entry.contains("dtype") ||
-      !entry.contains("shape") || !entry.contains("data_offsets")) {
-    return "expected an object with dtype, shape and data_offsets";
-  }
-  const Json& dtype = entry["dtype"];
-  const Json& shape = entry["shape"];
-  const Json& offsets = entry["data_offsets"];
-  if (!dtype.is_string()) return "dtype is not a string";
-  const auto row = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeRow& r) {
-    return r.name == dtype.get_ref<const std::string&>();
+// Neither overlaps nor holes: the ranges, in order, are the data.
+std::string check_ranges(const Tensors& tensors, std::span<const std::byte> data) {
+  std::vector<std::span<const std::byte>> ranges;
+  ranges.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors) ranges.push_back(tensor.bytes);
+  std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) {
+    return a.data() != b.data() ? a.data() < b.data() : a.size() < b.size();
   });
-  if (row == std::end(kTypes)) {
-    return "found dtype " + in_quotes(dtype.get_ref<const std::string&>()) +
-           ", expected F32, F16, BF16, F64, I64, I32, I8, U8 or BOOL";
+  const std::byte* next = data.data();
+  for (const auto& range : ranges) {
+    if (range.data() < next) return "the bytes of two tensors overlap";
+    if (range.data() > next) return "there is a hole between the bytes of two tensors";
+    next = range.data() + range.size();
   }
-  tensor.type = row->type;
-  if (!shape.is_array() || shape.size() > kMaxRank) {
-    return fmt::format("shape is not an array of at most {} extents", kMaxRank);
-  }
-  for (const Json& extent : shape) {
-    const auto number = whole_number(extent);
-    if (!number) return "shape holds something other than extents >= 0";
-    tensor.shape.push_back(*number);
-  }
-  if (!offsets.is_array() || offsets.size() != 2) return "data_offsets is not a pair";
-  const auto begin = whole_number(offsets[0]);
-  const auto end = whole_number(offsets[1]);
-  if (!begin || !end || *begin > *end || static_cast<uint64_t>(*end) > data.size()) {
-    return fmt::format("data_offsets lie outside the {} bytes of data", data.size());
-  }
-  const auto elements = checked_count(tensor.shape);
-  if (!elements || *elements * size_of(tensor.type) != *end - *begin) {
-    return fmt::format("found {} bytes, expected those of {} {}", *end - *begin,
-                       name_of(tensor.type), to_string(tensor.shape));
-  }
-  tensor.bytes = data.subspan(static_cast<size_t>(*begin), static_cast<size_t>(*end - *begin));
-  return "";
+  return next == data.data() + data.size() ? "" : "the file has bytes behind its last tensor";
 }
 
 }  // namespace
@@ -169,30 +278,24 @@ const SafetensorsFile::Tensor* SafetensorsFile::find(std::string_view name) cons
 
 Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::open(const std::string& path,
                                                                      int folder_fd) {
-  Descriptor fd(-1);
+  InputFile input;
   if (folder_fd >= 0) {
-    ME_ASSIGN_OR_RETURN(fd, open_below(folder_fd, path));
-  } else {
-    fd = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (fd.get() < 0) {
-      return at_file(path, fmt::format("cannot be opened: {}", std::strerror(errno)));
+    ME_ASSIGN_OR_RETURN(Descriptor descriptor, open_below(folder_fd, path));
+    ME_ASSIGN_OR_RETURN(input, check_input(std::move(descriptor), path));
+    if (input.hard_links > 1) {
+      return at_file(
+          path, fmt::format("found a file with {} hard links, expected one", input.hard_links));
     }
+  } else {
+    ME_ASSIGN_OR_RETURN(input, open_input(path));
   }
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    return at_file(path, "not a regular file");
-  }
-  if (folder_fd >= 0 && info.st_nlink > 1) {
-    return at_file(path,
-                   fmt::format("found a file with {} hard links, expected one", info.st_nlink));
-  }
-  const auto file_bytes = static_cast<size_t>(info.st_size);
+  const auto file_bytes = static_cast<size_t>(input.bytes);
   if (file_bytes < kLengthBytes) {
     return at_file(path,
                    fmt::format("found {} bytes, expected at least {}", file_bytes, kLengthBytes));
   }
   std::shared_ptr<SafetensorsFile> file(new SafetensorsFile);
-  void* mapping = ::mmap(nullptr, file_bytes, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  void* mapping = ::mmap(nullptr, file_bytes, PROT_READ, MAP_PRIVATE, input.descriptor.get(), 0);
   if (mapping == MAP_FAILED) {
     return at_file(path, fmt::format("cannot be mapped: {}", std::strerror(errno)));
   }
@@ -210,60 +313,35 @@ Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::open(const std::
   }
   const std::string_view text(reinterpret_cast<const char*>(content.data()) + kLengthBytes,
                               static_cast<size_t>(header_bytes));
-  std::string fault;
-  const auto header = parse_header(text, fault);
-  if (!header) return at_file(path, fault);
-
   const auto data = content.subspan(kLengthBytes + static_cast<size_t>(header_bytes));
-  std::vector<std::pair<const std::byte*, size_t>> ranges;
-  for (const auto& [name, entry] : header->items()) {
-    if (name == "__metadata__") continue;
-    Tensor tensor;
-    const std::string wrong = read_tensor(entry, data, tensor);
-    if (!wrong.empty()) {
-      return at_file(path, fmt::format("tensor {}: {}", in_quotes(name), wrong));
-    }
-    ranges.emplace_back(tensor.bytes.data(), tensor.bytes.size());
-    file->tensors_.emplace(name, tensor);
-  }
-  // Neither overlaps nor holes: the ranges, in order, are the data.
-  std::sort(ranges.begin(), ranges.end());
-  const std::byte* next = data.data();
-  for (const auto& [begin, bytes] : ranges) {
-    if (begin != next) return at_file(path, "the tensors' bytes overlap or leave a hole");
-    next = begin + bytes;
-  }
-  if (next != data.data() + data.size()) {
-    return at_file(path, "the file has bytes behind its last tensor");
-  }
+  std::string fault = read_header(text, data, file->tensors_);
+  if (fault.empty()) fault = check_ranges(file->tensors_, data);
+  if (!fault.empty()) return at_file(path, fault);
   return std::shared_ptr<const SafetensorsFile>(std::move(file));
 }
 
 Status write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
-  Json header = Json::object();
+  std::string text = "{";
   std::vector<std::vector<std::byte>> data;
-  int64_t offset = 0;
+  std::set<std::string_view> names;
+  size_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
-    const int64_t n = tensor.count();
-    const auto item = static_cast<size_t>(size_of(tensor.dtype));
-    std::vector<std::byte> bytes(static_cast<size_t>(n) * item);
-    for (int64_t i = 0; i < n; ++i) {
-      std::memcpy(bytes.data() + static_cast<size_t>(i) * item,
-                  static_cast<const std::byte*>(tensor.data) +
-                      static_cast<size_t>(offset_of(tensor, i)) * item,
-                  item);
+    if (name == kMetadataKey || !is_utf8(name) || !names.insert(name).second) {
+      return at_file(path, "found a tensor named " + in_quotes(name) +
+                               ", expected names in UTF-8, each once, and not __metadata__");
     }
-    const auto end = offset + static_cast<int64_t>(bytes.size());
+    data.push_back(dense_bytes(tensor));
     const char* type = tensor.dtype == DType::kF32   ? "F32"
                        : tensor.dtype == DType::kF16 ? "F16"
                                                      : "BF16";
-    header[name] = {{"dtype", type},
-                    {"shape", std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end())},
-                    {"data_offsets", {offset, end}}};
+    const size_t end = offset + data.back().size();
+    text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}",
+                        data.size() > 1 ? "," : "", Json(name).dump(), type,
+                        Json(std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end())).dump(),
+                        offset, end);
     offset = end;
-    data.push_back(std::move(bytes));
   }
-  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
+  text += '}';
   text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');
   const uint64_t length = text.size();
   std::vector<std::span<const std::byte>> parts = {std::as_bytes(std::span(&length, 1)),
