@@ -3,9 +3,9 @@
 //
 // The `group` query heads that share a head of K and V form one matrix of q_len·group rows, row
 // query·group + g, so that a tile of K and V is packed once for all of them and decoding has work
-// to share. Rows are cut into tiles of up to 96:
+// to share. Rows are cut into tiles of up to 192:
 //
-//             key tiles of 64 ──►
+//             key tiles of 128 ──►
 //   row tile  ┌──┬──┬──┬──┐
 //   0         │╲ │  │  │  │   ╲ crosses the diagonal: the mask applies
 //   1         │  │╲ │  │  │   blank above it: never computed
@@ -20,10 +20,11 @@
 // Where there are fewer units than threads (decoding), each is split over its keys. The parts leave
 // their (m, l, a) in the workspace, and a second pass merges them in order.
 //
-// Scratch for each thread, in floats, with D and Dv rounded up to 16: 96·D for scaled queries,
-// 96·Dv for a, 64·D and 64·Dv for the packed tiles, 6·64 scores, 2·96 for m and l: 82 KiB at D = Dv
-// = 64, 322 KiB at 256, made for a second-level cache. For each part of a split unit: rows·(Dv +
-// 2).
+// Scratch for each thread, in floats, with D and Dv rounded up to 16: 192·D for scaled queries,
+// 192·Dv for a, 128·D and 128·Dv for the packed tiles, 6·128 scores, 2·192 for m and l. That is
+// 165 KiB at D = Dv = 64, inside a second-level cache, and 645 KiB at 256, past some; but queries
+// and a are swept in order once for each key tile, and lower row tiles proved slower there too.
+// For each part of a split unit: rows·(Dv + 2).
 //
 // Numerics: fp32 throughout. The scale is multiplied into the queries, in double, and rounded once.
 // Other types and strides are widened into the packed tiles, exactly; the output is rounded once.
@@ -44,10 +45,10 @@
 namespace me {
 namespace {
 
-constexpr int64_t kMaxTileRows = 96;     // packing costs about 3 % of the arithmetic at this height
-constexpr int64_t kMinTileRows = 24;     // and about 10 % at this one
+constexpr int64_t kMaxTileRows = 192;    // packing costs about 2 % of the arithmetic at this height
+constexpr int64_t kMinTileRows = 24;     // and about 15 % at this one
 constexpr int64_t kPartsPerThread = 4;   // of split units, so that an uneven number balances
-constexpr int64_t kMinTilesPerPart = 4;  // 256 keys: below that, merging is felt
+constexpr int64_t kMinTilesPerPart = 2;  // 256 keys: below that, merging is felt
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -237,8 +238,8 @@ class StreamingAttention final : public PreparedOp {
     }
     args.visible = visible.data();
     const int64_t tiles = sizes.mask.key_tiles((unit.row_end - 1) / sizes.group + 1, kTileKeys);
-    args.tile_begin = tiles * split / splits;
-    args.tile_end = tiles * (split + 1) / splits;
+    args.key_begin = tiles * split / splits * kTileKeys;
+    args.key_end = tiles * (split + 1) / splits * kTileKeys;
     load_queries(unit, scratch + layout_.q);
     args.q = scratch + layout_.q;
     args.k_tile = scratch + layout_.k_tile;

@@ -1,14 +1,15 @@
 // The inner part of attention_cpu_streaming, for the best vector instructions that the machine has.
 //
-//   for each tile of 64 keys:                      K tile packed once, transposed: [head_dim, 64]
-//     for each block of up to 6 query rows:        V tile packed once:             [64, value_dim]
-//       S = Q·Kᵀ                  [6, 64]   micro-kernel, depth head_dim
+//   for each tile of 128 keys:                     K tile packed once, transposed: [head_dim, 128]
+//     for each block of up to 6 query rows:        V tile packed once:             [128, value_dim]
+//       S = Q·Kᵀ                 [6, 128]   micro-kernel, depth head_dim
 //       m' = max(m, max S), P = exp(S - m'), f = exp(m - m'), l = f·l + Σ P
-//       a = f·a + P·V      [6, value_dim]   the same micro-kernel, depth 64
+//       a = f·a + P·V      [6, value_dim]   the same micro-kernel, depth 128
 //
-// One block of scores is alive at a time (1.5 KiB). At head_dim = value_dim = 64 it and the two
-// packed tiles (16 KiB each) share a first-level cache of 32 KiB well enough, as the micro-kernels
-// sweep the packed tiles in order; queries and accumulators stream from the second level.
+// One block of scores is alive at a time (3 KiB, in the first-level cache). The packed tiles, 32
+// KiB each at a head_dim of 64, stay in the second level, and the micro-kernel sweeps them in
+// order: 64 bytes for 12 fused multiply-adds. A row's work on its scores has a fixed part (the
+// maximum, two reductions, an exp for f), which is why a tile has 128 keys and not 64.
 //
 // The micro-kernel holds R rows times C vectors of results in registers: 6×2 of the 16 registers of
 // AVX2, with 2 for the right operand and 1 for the broadcast left one. That is 12 independent
@@ -18,7 +19,7 @@
 // and P·V of a row stops at that key: rows of a block go together up to what the first of them sees
 // and one by one from there, so 0·NaN never arises.
 //
-// A tile of one or two rows (decoding) would spend more on packing than on arithmetic, so it takes
+// A tile of up to four rows (decoding) would spend more on packing than on arithmetic, so it takes
 // dot products along head_dim from K as it lies, and V as it lies, where their layout allows.
 #include "ops/attention/attention_cpu_tile.h"
 
@@ -48,7 +49,8 @@ constexpr int64_t kLanes = hn::MaxLanes(FloatTag());
 static_assert(kRowPad % kLanes == 0 && kTileKeys % kRowPad == 0);
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-constexpr int64_t kDotRows = 2;      // up to so many rows, scores come from dot products
+constexpr int64_t kDotRows = 4;      // up to so many rows, scores come from dot products
+constexpr int64_t kDotKeys = 64;     // ... of so many keys at a time: V in place fits beside K
 constexpr int64_t kInPlaceRows = 6;  // up to so many rows, V is read in place where it can be
 
 // c[r][·] = factor[r]·c[r][·] + Σ_i a[r][i]·b[i][·] for R rows and C vectors of columns. A null
@@ -237,7 +239,22 @@ float weigh_row(float* scores, int64_t visible, float& row_max, float& row_sum) 
   // Where all scores so far are -inf, their weights are exp(-inf - 0) = 0 and not exp(-inf + inf).
   const Vector shift = hn::Set(d, new_max == kMinusInfinity ? 0.0f : new_max);
   Vector sum = hn::Zero(d);
-  for (int64_t j = 0; j < visible; j += kLanes) {
+  int64_t j = 0;
+  constexpr int kAtOnce = 4;
+  for (; j + kAtOnce * kLanes <= visible; j += kAtOnce * kLanes) {
+    Vector p[kAtOnce];
+    Vector scale[kAtOnce];
+    for (int i = 0; i < kAtOnce; ++i) {
+      const Vector x = hn::Sub(hn::Load(d, scores + j + i * kLanes), shift);
+      p[i] = exp_reduce(d, x, scale[i]);
+    }
+    for (int i = 0; i < kAtOnce; ++i) p[i] = exp_finish(d, p[i], scale[i]);
+    for (int i = 0; i < kAtOnce; ++i) {
+      hn::Store(p[i], d, scores + j + i * kLanes);
+      sum = hn::Add(sum, p[i]);
+    }
+  }
+  for (; j < visible; j += kLanes) {
     const Vector p = exp_nonpositive(d, hn::Sub(hn::Load(d, scores + j), shift));
     hn::Store(p, d, scores + j);
     sum = hn::Add(sum, p);
@@ -293,10 +310,10 @@ void attend(const TileArgs& args) {
   std::fill(args.acc, args.acc + args.rows * padded(args.value_dim), 0.0f);
   const bool values_in_place = args.rows <= kInPlaceRows && args.v.dtype == DType::kF32 &&
                                args.v.inner_stride == 1 && args.value_dim == padded(args.value_dim);
-  for (int64_t tile = args.tile_begin; tile < args.tile_end; ++tile) {
-    const int64_t first = tile * kTileKeys;
-    const int64_t keys = std::min(kTileKeys, args.visible[args.rows - 1] - first);
-    if (keys <= 0) break;
+  const int64_t key_end = std::min(args.key_end, args.visible[args.rows - 1]);
+  const int64_t step = args.rows > kDotRows ? kTileKeys : kDotKeys;
+  for (int64_t first = args.key_begin; first < key_end; first += step) {
+    const int64_t keys = std::min(step, key_end - first);
     ValueTile v{args.v_tile, padded(args.value_dim)};
     if (values_in_place) {
       v = {static_cast<const float*>(row_of(args.v, first)), args.v.row_stride};

@@ -12,8 +12,8 @@ namespace me {
 constexpr int64_t kRowPad = 16;
 constexpr int64_t padded(int64_t n) { return (n + kRowPad - 1) / kRowPad * kRowPad; }
 
-constexpr int64_t kTileKeys = 64;  // keys in a tile; a multiple of kRowPad
-constexpr int64_t kBlockRows = 6;  // query rows that the micro-kernels hold in registers
+constexpr int64_t kTileKeys = 128;  // keys in a tile; a multiple of kRowPad
+constexpr int64_t kBlockRows = 6;   // query rows that the micro-kernels hold in registers
 
 // A matrix as it lies in the caller's tensor.
 struct StridedMatrix {
@@ -30,8 +30,8 @@ struct TileArgs {
   int64_t value_dim = 0;
   int64_t rows = 0;                  // query rows in this tile, >= 1
   const int64_t* visible = nullptr;  // [rows] keys that a row sees; never falls from row to row
-  int64_t tile_begin = 0;            // key tiles to visit
-  int64_t tile_end = 0;
+  int64_t key_begin = 0;             // keys to visit, as far as the rows see them
+  int64_t key_end = 0;
 
   // All fp32, rows aligned to 64 bytes.
   const float* q = nullptr;  // [rows, padded(head_dim)] times the scale, zero in the padding
@@ -43,7 +43,7 @@ struct TileArgs {
   float* scores = nullptr;   // scratch [kBlockRows, kTileKeys]
 };
 
-// Computes (m, l, a) of each row over the keys it sees in the key tiles [tile_begin, tile_end).
+// Computes (m, l, a) of each row over the keys it sees of [key_begin, key_end).
 void attend_tile(const TileArgs& args);
 
 }  // namespace me
