@@ -5,6 +5,7 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
@@ -53,7 +54,7 @@ std::vector<CaseSpec> make_cases() {
          .name = fmt::format("h{}_kv{}_q{}_k{}_d{}", heads, kv_heads, q_len, kv_len, dim),
          .attrs = {{"causal", true}},
          .shapes = {{1, heads, q_len, dim}, {1, kv_heads, kv_len, dim}, {1, kv_heads, kv_len, dim}},
-         // With grouped queries one head of q meets all heads of k and v no longer one to one.
+         // Query head h reads head h / group of k and v.
          .sampled = {1, {{0}, {1, group}, {2, group}}},
          .constant_weights = false});
   };

@@ -8,8 +8,8 @@
 //   rows:    the axis along which the input's elements lie closest together, where that is another
 //            one (a transpose); otherwise the last axis but one
 //
-// A transposing tile is kSide x kSide and goes through a buffer in L1, so that main memory is read
-// and written in whole cache lines whatever the strides; other tiles are runs of about kRun
+// A transposing tile is kSide x kSide, so that every cache line it touches on either side is used
+// up while it is in L1, and goes through registers in blocks; other tiles are runs of about kRun
 // elements. Threads take contiguous ranges of tiles. Tiles do not overlap, so the result does not
 // depend on the cut.
 #include <algorithm>
@@ -24,6 +24,7 @@ namespace me {
 namespace {
 
 constexpr int64_t kSide = 32;                  // two cache lines of fp32, one of fp16
+constexpr int64_t kBlock = 8;                  // two SSE registers of fp32, one of fp16
 constexpr int64_t kRun = 4096;                 // elements; dwarfs the arithmetic that finds a tile
 constexpr int64_t kBytesPerThread = 64 << 10;  // below it, waking a thread costs more than copying
 
@@ -111,17 +112,48 @@ void copy_row(const char* from, int64_t from_stride, char* to, int64_t to_stride
   }
 }
 
-// The input is read along its rows, the output written along columns.
+// Element (row, column) of a tile, on either side.
+int64_t from_at(const Copy& copy, int64_t row, int64_t column) {
+  return row * copy.rows.from + column * copy.columns.from;
+}
+int64_t to_at(const Copy& copy, int64_t row, int64_t column) {
+  return row * copy.rows.to + column * copy.columns.to;
+}
+
+// kBlock x kBlock elements, contiguous along rows on the input's side and along columns on the
+// output's: all loads and stores are of whole vectors, and the transposition is in registers.
+template <class Bits>
+void transpose_block(const char* from, int64_t from_stride, char* to, int64_t to_stride) {
+  Bits in[kBlock][kBlock];
+  Bits out[kBlock][kBlock];
+  for (int64_t c = 0; c < kBlock; ++c) {
+    std::memcpy(in[c], from + c * from_stride * int64_t{sizeof(Bits)}, sizeof(in[c]));
+  }
+  for (int64_t c = 0; c < kBlock; ++c) {
+    for (int64_t r = 0; r < kBlock; ++r) out[r][c] = in[c][r];
+  }
+  for (int64_t r = 0; r < kBlock; ++r) {
+    std::memcpy(to + r * to_stride * int64_t{sizeof(Bits)}, out[r], sizeof(out[r]));
+  }
+}
+
 template <class Bits>
 void transpose_tile(const Copy& copy, const char* from, char* to, int64_t rows, int64_t columns) {
-  Bits buffer[kSide][kSide + 1];  // [column, row]; the odd pitch spreads a row over all cache sets
-  for (int64_t c = 0; c < columns; ++c) {
-    copy_row<Bits>(from + c * copy.columns.from * int64_t{sizeof(Bits)}, copy.rows.from,
-                   reinterpret_cast<char*>(buffer[c]), 1, rows);
+  // The part of whole blocks, where both sides are contiguous.
+  const bool blocks = copy.rows.from == 1 && copy.columns.to == 1;
+  const int64_t block_rows = blocks ? rows - rows % kBlock : 0;
+  const int64_t block_columns = blocks ? columns - columns % kBlock : 0;
+  for (int64_t r = 0; r < block_rows; r += kBlock) {
+    for (int64_t c = 0; c < block_columns; c += kBlock) {
+      transpose_block<Bits>(from + from_at(copy, r, c) * int64_t{sizeof(Bits)}, copy.columns.from,
+                            to + to_at(copy, r, c) * int64_t{sizeof(Bits)}, copy.rows.to);
+    }
   }
+  // The rest: to the right of the blocks, and below.
   for (int64_t r = 0; r < rows; ++r) {
-    char* row = to + r * copy.rows.to * int64_t{sizeof(Bits)};
-    for (int64_t c = 0; c < columns; ++c) store(row, c * copy.columns.to, buffer[c][r]);
+    for (int64_t c = r < block_rows ? block_columns : 0; c < columns; ++c) {
+      store(to, to_at(copy, r, c), load<Bits>(from, from_at(copy, r, c)));
+    }
   }
 }
 
