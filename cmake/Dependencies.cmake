@@ -33,9 +33,15 @@ if(NOT benchmark_FOUND)
   me_leave_out("the benchmarks in bench/" "install Google Benchmark (libbenchmark-dev)")
 endif()
 
-# oneDNN, for the linear kernel of the CPU.
-find_package(dnnl QUIET)
-if(dnnl_FOUND)
+# oneDNN, for the linear kernel of the CPU. Found by hand: Debian's CMake configuration of it insists on
+# OpenCL headers, which its package does not bring.
+find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h)
+find_library(DNNL_LIBRARY dnnl)
+mark_as_advanced(DNNL_INCLUDE_DIR DNNL_LIBRARY)
+if(DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
+  add_library(DNNL::dnnl UNKNOWN IMPORTED)
+  set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
+    INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
   set(ME_WITH_ONEDNN 1)
 else()
   set(ME_WITH_ONEDNN 0)

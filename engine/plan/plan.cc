@@ -84,10 +84,10 @@ Status Plan::place_values(const std::vector<TensorType>& types) {
 }
 
 Status Plan::choose_kernels(const PlanOptions& options) {
-  for (const auto& [node_name, kernel_name] : options.kernels) {
-    const auto named = [&](const Node& node) { return node.name == node_name; };
+  for (const auto& forced : options.kernels) {
+    const auto named = [&](const Node& node) { return node.name == forced.first; };
     if (std::none_of(graph_->nodes.begin(), graph_->nodes.end(), named)) {
-      Error error = invalid(fmt::format("the model has no node {}", in_quotes(node_name)));
+      Error error = invalid(fmt::format("the model has no node {}", in_quotes(forced.first)));
       error.file = graph_->file;
       error.field = "--kernel";
       return error;
