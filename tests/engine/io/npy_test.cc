@@ -176,7 +176,8 @@ TEST_F(NpyHeaderTest, SizesThatDoNotFitTheData) {
   refuses_header(header_of("'<f4'", "False", "(3,)"), "float32[3]");
   refuses_header(header_of("'<f4'", "False", "()"), "float32[]");
   refuses_header(header_of("'<f4'", "False", "(0,)"), "float32[0]");
-  // Products that wrap around to 0 or to 2.
+  // Products that wrap around; the first to just the 8 bytes that there are.
+  refuses_header(header_of("'<f4'", "False", "(2305843009213693953, 2)"), "8 bytes of data");
   refuses_header(header_of("'<f4'", "False", "(4294967296, 4294967296)"), "8 bytes of data");
   refuses_header(header_of("'<f4'", "False", "(9223372036854775807, 2)"), "8 bytes of data");
   refuses_header(header_of("'<f4'", "False", "(4611686018427387904, 4, 0)"), "8 bytes of data");

@@ -204,7 +204,8 @@ TEST_F(SafetensorsHeaderTest, ShapeThatIsNone) {
   refuses_entry(entry("\"F32\"", "[]", "[0,8]"), "float32[]");
   refuses_entry(entry("\"F32\"", "[0]", "[0,8]"), "float32[0]");
   refuses_entry(entry("\"F64\"", "[2]", "[0,8]"), "float64[2]");
-  // Products that wrap around.
+  // Products that wrap around; the first to just the 8 bytes that there are.
+  refuses_entry(entry("\"F32\"", "[2305843009213693953,2]", "[0,8]"), "found 8 bytes");
   refuses_entry(entry("\"F32\"", "[4294967296,4294967296]", "[0,8]"), "found 8 bytes");
   refuses_entry(entry("\"F32\"", "[9223372036854775807,2]", "[0,8]"), "found 8 bytes");
   refuses_entry(entry("\"F32\"", "[4294967296,4294967296,0]", "[0,0]"), "found 0 bytes");
