@@ -147,8 +147,8 @@ TEST_P(SoftmaxTest, LeadingChunkOfMinusInfinityAndNegativeLogitsAfterIt) {
 
 // The bad row stands between good ones, which must not notice; the bad logit stands in the first
 // vector, the middle, and the tail.
-TEST_P(SoftmaxTest, NaNPlusInfinityOrOnlyMinusInfinityMakeTheirRowNaN) {
-  for (const int64_t n : {1, 21, 2060, 32790}) {
+TEST_P(SoftmaxTest, NaNOrPlusInfinityMakesItsRowNaN) {
+  for (const int64_t n : {1, 21, 2060}) {
     for (const Dims& strides : {Dims{n, 1}, Dims{1, 3}}) {
       for (const int64_t at : {int64_t{0}, n / 2, n - 1}) {
         for (const float bad : {kNaN, -kNaN, kInf}) {
@@ -158,11 +158,29 @@ TEST_P(SoftmaxTest, NaNPlusInfinityOrOnlyMinusInfinityMakeTheirRowNaN) {
           expect_kernels_match_oracle({"softmax", {}, {x}});
         }
       }
-      SCOPED_TRACE(::testing::Message() << n << " times -inf");
+    }
+  }
+}
+
+TEST_P(SoftmaxTest, NaNOrPlusInfinityInEitherChunkOfALongRow) {
+  for (const int64_t at : {5, 32780}) {
+    for (const float bad : {kNaN, kInf}) {
+      SCOPED_TRACE(::testing::Message() << bad << " at " << at);
+      HostTensor x = tensor({2, 32790});
+      x.fill_normal(18).set(at, bad);
+      expect_kernels_match_oracle({"softmax", {}, {x}});
+    }
+  }
+}
+
+TEST_P(SoftmaxTest, NothingButMinusInfinityMakesItsRowNaN) {
+  for (const int64_t n : {1, 21, 2060, 32790}) {
+    for (const Dims& strides : {Dims{n, 1}, Dims{1, 3}}) {
+      SCOPED_TRACE(to_string(strides));
       HostTensor x = tensor({3, n}, strides);
       x.fill_normal(19);
       for (int64_t i = 0; i < n; ++i) x.set(n + i, -kInf);
-      expect_softmax(x);
+      expect_kernels_match_oracle({"softmax", {}, {x}});
       for_each_kernel([&](const KernelEntry& kernel) {
         const HostTensor y = run_kernel(kernel, {"softmax", {}, {x}});
         EXPECT_TRUE(std::isnan(y.get(n)) && std::isnan(y.get(2 * n - 1)));
