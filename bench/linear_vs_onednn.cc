@@ -1,7 +1,8 @@
-// linear_vs_onednn: Y = relu(X·W + b) in fp32, through linear_cpu_onednn and through a direct call
-// of oneDNN's matmul with the same layout and its own fused bias and ReLU. The arms alternate, both
-// are checked against the oracle first, and the ratio (direct over ours: above 1 ours is faster) is
-// the median of the ratios of neighbouring runs. Exits with 1 where an arm is wrong.
+// linear_vs_onednn: Y = relu(X·W + b) in fp32, through the engine (a session over a graph of one
+// node, which takes linear_cpu_onednn) and through a direct call of oneDNN's matmul with the same
+// layout and its own fused bias and ReLU. The arms alternate, both are checked against the oracle
+// first, and the ratio (direct over ours: above 1 ours is faster) is the median of the ratios of
+// neighbouring runs. Exits with 1 where an arm is wrong.
 //
 //   linear_vs_onednn [threads [pairs]]
 #include <fmt/format.h>
@@ -10,11 +11,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
 
 #include "bench/bench_case.h"
-#include "ops/registry.h"
+#include "engine/runtime/session.h"
 
 namespace me::bench {
 namespace {
@@ -85,9 +87,42 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// The case as a graph of one node. Its weights are weights of the graph, or inputs.
+std::shared_ptr<const Graph> graph_of(const BenchCase& c, const AttrMap& attrs, bool constant) {
+  auto graph = std::make_shared<Graph>();
+  const Problem& p = c.problem();
+  Node node;
+  node.name = "layer";
+  node.op = p.op;
+  node.attrs = p.op->parse(attrs).value();
+  const auto add = [&](const TensorDesc& desc, ValueKind kind) {
+    Value value;
+    value.name = fmt::format("v{}", graph->values.size());
+    value.kind = kind;
+    value.dtype = desc.dtype;
+    for (int64_t extent : desc.shape) value.dims.push_back({extent, {}});
+    graph->values.push_back(value);
+    return static_cast<int>(graph->values.size()) - 1;
+  };
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    const bool weight = constant && i > 0;
+    node.inputs.push_back(add(p.inputs[i], weight ? ValueKind::kWeight : ValueKind::kInput));
+    if (weight) {
+      graph->values.back().data = {static_cast<const std::byte*>(c.input(i)),
+                                   static_cast<size_t>(p.inputs[i].bytes())};
+    } else {
+      graph->inputs.push_back(node.inputs.back());
+    }
+  }
+  graph->outputs.push_back(add(p.outputs[0], ValueKind::kIntermediate));
+  graph->values.back().producer = 0;
+  node.outputs = graph->outputs;
+  graph->nodes.push_back(std::move(node));
+  return graph;
+}
+
 // False where an arm is wrong.
-bool compare(const KernelEntry& kernel, int64_t m, int64_t n, int64_t k, bool nk, bool constant,
-             int threads, int pairs) {
+bool compare(int64_t m, int64_t n, int64_t k, bool nk, bool constant, int threads, int pairs) {
   const CaseSpec spec{.op = "linear",
                       .name = {},
                       .attrs = {{"weight_layout", std::string(nk ? "NK" : "KN")},
@@ -96,23 +131,40 @@ bool compare(const KernelEntry& kernel, int64_t m, int64_t n, int64_t k, bool nk
                       .sampled = {0, {{0}}},
                       .constant_weights = constant};
   BenchCase c(spec, DType::kF32, threads);
-  auto prepared = c.prepare(kernel);
-  if (!prepared.ok()) {
-    fmt::print("{}\n", prepared.error().to_string());
+  PlanOptions options;
+  options.device = c.problem().device;
+  auto plan = Plan::make(graph_of(c, spec.attrs, constant), options);
+  if (!plan.ok()) {
+    fmt::print("{}\n", plan.error().to_string());
     return false;
   }
-  PreparedOp& ours = *prepared.value();
+  auto created = Session::create(plan.value());
+  if (!created.ok()) {
+    fmt::print("{}\n", created.error().to_string());
+    return false;
+  }
+  Session& session = *created.value();
+  for (size_t i = 0; i < plan.value()->graph().inputs.size(); ++i) {
+    const TensorView buffer = session.input(i);
+    std::memcpy(buffer.data, c.input(i), static_cast<size_t>(buffer.bytes()));
+  }
   Direct direct(c, m, n, k, nk);
-  const auto run_ours = [&] { ours.enqueue(nullptr); };
+  const auto run_ours = [&] { session.run(); };
   const auto run_direct = [&] { direct.run(); };
 
   const std::string shape = fmt::format("{}x{}x{} {} {}", m, n, k, nk ? "NK" : "KN",
                                         constant ? "weights constant" : "weights vary");
   for (bool is_ours : {true, false}) {
     c.poison();
-    is_ours ? run_ours() : run_direct();
+    if (is_ours) {
+      run_ours();
+      const TensorView y = session.output(0);
+      std::memcpy(c.output(), y.data, static_cast<size_t>(y.bytes()));
+    } else {
+      run_direct();
+    }
     if (const std::string fault = c.check(); !fault.empty()) {
-      fmt::print("{}: {} is wrong: {}\n", shape, is_ours ? kernel.name : "direct oneDNN", fault);
+      fmt::print("{}: {} is wrong: {}\n", shape, is_ours ? "the engine" : "direct oneDNN", fault);
       return false;
     }
   }
@@ -131,7 +183,7 @@ bool compare(const KernelEntry& kernel, int64_t m, int64_t n, int64_t k, bool nk
   }
   fmt::print("{:<40} ours {:>10.1f} us ({:>10.1f} us of processor), ratio {:.3f} ({:.3f}); {}\n",
              shape, median(wall), median(cpu), median(wall_ratio), median(cpu_ratio),
-             kernel.supports(c.problem()).reason);
+             plan.value()->steps()[0].reason);
   return true;
 }
 
@@ -143,7 +195,6 @@ int main(int argc, char** argv) {
     return 2;
   }
   omp_set_num_threads(threads);  // for the direct call
-  const KernelEntry& kernel = *find_kernel("linear_cpu_onednn");
   constexpr int64_t kShapes[][3] = {
       {512, 512, 512}, {1024, 1024, 1024}, {64, 256, 784},   {64, 512, 784},     {1, 512, 784},
       {8, 1024, 1024}, {32, 1024, 1024},   {333, 777, 1000}, {2048, 4096, 1024},
@@ -152,7 +203,7 @@ int main(int argc, char** argv) {
   for (const auto& [m, n, k] : kShapes) {
     for (bool nk : {false, true}) {
       for (bool constant : {true, false}) {
-        right = compare(kernel, m, n, k, nk, constant, threads, pairs) && right;
+        right = compare(m, n, k, nk, constant, threads, pairs) && right;
       }
     }
   }
