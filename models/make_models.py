@@ -95,8 +95,27 @@ graph {{
 """)
 
 
+def check_chain(w, b):
+    """Computes chain in FP64 on random input: every stage has to have something to say."""
+    x = np.random.default_rng(3).standard_normal((2, 128, 256))
+    qkv = np.maximum(x @ w.astype(np.float64) + b, 0)
+    q, k, v = qkv.reshape(2, 128, 3, 4, 64).transpose(2, 0, 3, 1, 4)
+    scores = np.where(np.tri(128, dtype=bool), q @ k.swapaxes(2, 3) / 8, -np.inf)
+    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    p /= p.sum(axis=-1, keepdims=True)
+    logits = (p @ v).transpose(0, 2, 1, 3).reshape(2, 128, 256)
+    y = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    y /= y.sum(axis=-1, keepdims=True)
+    active = np.mean(qkv > 0)
+    uneven = np.mean(p[:, :, -1].max(axis=-1)) * 128  # 1 where attention is a plain average
+    print(f"chain: {100 * active:.0f} % of ReLU's outputs are positive, the strongest of 128 keys weighs {uneven:.1f} "
+          f"times the average, y is {256 * y.min():.2f} to {256 * y.max():.1f} times 1/256")
+    assert 0.3 < active < 0.7 and uneven > 1.5 and 256 * y.max() > 2 and np.allclose(y.sum(axis=-1), 1)
+
+
 def chain():
     w, b = layer(np.random.default_rng(2), 256, 768)
+    check_chain(w, b)
 
     def head(name, index):
         """The views that read q, k or v in place out of the fused product."""

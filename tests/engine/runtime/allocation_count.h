@@ -1,4 +1,5 @@
-// Counts operator new of the whole test program. Libraries that call malloc themselves are not seen.
+// Counts operator new of the whole test program. Libraries that call malloc themselves are not
+// seen.
 #pragma once
 
 namespace me::testing {

@@ -78,7 +78,7 @@ def main():
         (HERE / file).write_bytes(safetensors.serialize(entries, metadata))
 
     serialize("all.safetensors", {name: entry(name, (2, 3)) for name in SAFETENSORS_NAMES},
-              {"format": "np", "made by": "\u00e9\u4e2d"})
+              {"made by": "\u00e9\u4e2d"})  # one key: the package keeps no order
     serialize("shapes.safetensors", {
         "rank 0": entry("f4", ()), "rank 8": entry("f4", (1, 2, 1, 1, 3, 1, 1, 1)),
         "empty": entry("f4", (0, 3)), "also \"empty\"": entry("i8", (2, 0)),
