@@ -7,7 +7,9 @@
 
 #include "engine/cli/common.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int run_program(int argc, char** argv) {
   CLI::App app{
       "Runs neural-network graphs with hand-written kernels.\n\n"
       "A model is a protobuf file, as text (.txtpb) or binary (.pb). Try:\n"
@@ -31,13 +33,21 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "engine: {}\n", error.what());
-    return 4;
   }
   if (std::fflush(stdout) != 0) {
     fmt::print(stderr, "engine: cannot write to the standard output\n");
     return 4;
   }
   return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run_program(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "engine: %s\n", error.what());
+    return 4;
+  }
 }

@@ -5,10 +5,17 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "engine/plan/plan.h"
 
 namespace me::testing {
+
+// Tests that need every CPU kernel: skipped, with the reason, where the build leaves one out.
+class CpuKernelsTest : public ::testing::Test {
+ protected:
+  void SetUp() override;
+};
 
 // A folder that is removed, with all it holds, at the end.
 class TempFolder {
@@ -38,6 +45,6 @@ std::shared_ptr<const Plan> plan_for(std::shared_ptr<const Graph> graph,
                                      const Symbols& symbols = {}, int threads = 2);
 
 // The step of the node called `name`.
-const Step& step_of(const Plan& plan, const std::string& name);
+const Step& step_of(const Plan& plan, std::string_view name);
 
 }  // namespace me::testing

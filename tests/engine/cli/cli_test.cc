@@ -15,6 +15,7 @@ namespace me::testing {
 namespace {
 
 using Json = nlohmann::json;
+using CliRunTest = CpuKernelsTest;
 
 const std::string kModels = std::string(ME_SOURCE_DIR) + "/models/";
 const std::string kDigitsInput = " --input image=" + kModels + "digits/test_images.npy";
@@ -58,7 +59,7 @@ void expect_refusal(const std::string& arguments, int status, const std::string&
   EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << outcome.err;
 }
 
-TEST(CliTest, DigitsAreRecognised) {
+TEST_F(CliRunTest, DigitsAreRecognised) {
   const Outcome outcome =
       engine("run " + kModels + "digits.pb" + kDigitsInput + kDigitsLabels + " --json");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -77,7 +78,7 @@ TEST(CliTest, DigitsAreRecognised) {
   EXPECT_FALSE(has(people.err, "random")) << people.err;
 }
 
-TEST(CliTest, TextAndBinaryAgreeToTheBit) {
+TEST_F(CliRunTest, TextAndBinaryAgreeToTheBit) {
   const TempFolder folder;
   for (const std::string name : {"chain", "linear_relu", "attention", "softmax"}) {
     SCOPED_TRACE(name);
@@ -153,7 +154,7 @@ TEST(CliTest, CheckSaysWhatIsValid) {
   EXPECT_EQ(Json::parse(json.out)["valid"], false);
 }
 
-TEST(CliTest, UsageErrorsExitWith2) {
+TEST_F(CliRunTest, UsageErrorsExitWith2) {
   const std::string digits = "run " + kModels + "digits.pb";
   EXPECT_EQ(engine("").status, 2);
   EXPECT_EQ(engine("nonsense").status, 2);
@@ -180,7 +181,7 @@ TEST(CliTest, UsageErrorsExitWith2) {
       "expected 400 integers");
 }
 
-TEST(CliTest, NoGpuIsExit3AndNamesTheWayOn) {
+TEST_F(CliRunTest, NoGpuIsExit3AndNamesTheWayOn) {
   expect_refusal("run " + kModels + "softmax.pb --device cuda", 3, "--device cpu");
   expect_refusal("run " + kModels + "softmax.pb --device cuda:1", 3, "--device cpu");
   const Outcome automatic = engine("run " + kModels + "softmax.pb");
@@ -188,7 +189,7 @@ TEST(CliTest, NoGpuIsExit3AndNamesTheWayOn) {
   EXPECT_TRUE(has(automatic.err, "device: took cpu")) << automatic.err;
 }
 
-TEST(CliTest, ModelTooLargeForTheMachineIsExit3) {
+TEST_F(CliRunTest, ModelTooLargeForTheMachineIsExit3) {
   const TempFolder folder;
   const std::string model = folder.write("m.txtpb", R"(format_version: 1 graph {
     inputs { name: "x" dtype: F32 dims: [{symbol: "n"}, {size: 16}] }
@@ -197,7 +198,7 @@ TEST(CliTest, ModelTooLargeForTheMachineIsExit3) {
   expect_refusal("run " + model + " --dim n=1000000000000", 3, "one run needs");
 }
 
-TEST(CliTest, OutputThatCannotBeWrittenIsExit4AndLeavesNothing) {
+TEST_F(CliRunTest, OutputThatCannotBeWrittenIsExit4AndLeavesNothing) {
   const TempFolder folder;
   expect_refusal("run --device cpu " + kModels + "softmax.pb --seed 3 --output y=" +
                      folder.path("no/such.npy") + " --input x=" + folder.path("absent.npy"),
@@ -221,7 +222,7 @@ TEST(CliTest, HelpTeaches) {
   EXPECT_EQ(engine("--version").status, 0);
 }
 
-TEST(CliTest, InspectShowsPlanMemoryAndReasons) {
+TEST_F(CliRunTest, InspectShowsPlanMemoryAndReasons) {
   const Outcome people = engine("inspect " + kModels + "chain.pb --threads 2");
   ASSERT_EQ(people.status, 0) << people.err;
   for (const char* part : {"linear_cpu_onednn", "attention_cpu_streaming", "a view", "a copy",
@@ -235,7 +236,7 @@ TEST(CliTest, InspectShowsPlanMemoryAndReasons) {
   EXPECT_TRUE(has(engine("inspect " + kModels + "digits.pb --dim batch=400").out, "f32[400, 10]"));
 }
 
-TEST(CliTest, InputsOfOtherFloatTypesAreRoundedWithANoticeAndIntegersRefused) {
+TEST_F(CliRunTest, InputsOfOtherFloatTypesAreRoundedWithANoticeAndIntegersRefused) {
   const TempFolder folder;
   const std::string model = folder.write("m.txtpb", R"(format_version: 1 graph {
     inputs { name: "x" dtype: BF16 dims: [{size: 2}, {symbol: "n"}] }
@@ -266,7 +267,7 @@ TEST(CliTest, InputsOfOtherFloatTypesAreRoundedWithANoticeAndIntegersRefused) {
   expect_refusal("run --device cpu " + model + " --input x=" + whole, 2, "found elements of type");
 }
 
-TEST(CliTest, SameSeedSameInputs) {
+TEST_F(CliRunTest, SameSeedSameInputs) {
   const TempFolder folder;
   const std::string run = "run " + kModels + "softmax.pb --repeat 0 --seed ";
   ASSERT_EQ(engine(run + "1 --output y=" + folder.path("a.npy")).status, 0);

@@ -5,6 +5,8 @@
 namespace me::testing {
 namespace {
 
+using PlanTest = CpuKernelsTest;
+
 size_t index_of(const Plan& plan, const std::string& value) {
   return static_cast<size_t>(plan.graph().find_value(value));
 }
@@ -19,7 +21,7 @@ const char* const kViews = R"(
   nodes { name: "sum" inputs: ["f", "f"] outputs: "z" add {} }
   outputs { name: "y" } outputs { name: "z" })";
 
-TEST(PlanTest, ViewsRunNothingAndShareMemory) {
+TEST_F(PlanTest, ViewsRunNothingAndShareMemory) {
   const auto plan = plan_for(graph_from_text(kViews));
   EXPECT_EQ(step_of(*plan, "turn").kernel, nullptr);
   EXPECT_EQ(step_of(*plan, "cut").kernel, nullptr);
@@ -31,7 +33,7 @@ TEST(PlanTest, ViewsRunNothingAndShareMemory) {
   EXPECT_EQ(step_of(*plan, "soft").problem.inputs[0].strides, (Dims{24, 1, 4}));
 }
 
-TEST(PlanTest, ReshapeThatStridesCannotExpressIsAPlannedCopy) {
+TEST_F(PlanTest, ReshapeThatStridesCannotExpressIsAPlannedCopy) {
   const auto plan = plan_for(graph_from_text(kViews));
   const Step& flat = step_of(*plan, "flat");
   ASSERT_NE(flat.kernel, nullptr);
@@ -41,7 +43,7 @@ TEST(PlanTest, ReshapeThatStridesCannotExpressIsAPlannedCopy) {
             std::string::npos);
 }
 
-TEST(PlanTest, ViewThatIsAnOutputOwnsItsMemory) {
+TEST_F(PlanTest, ViewThatIsAnOutputOwnsItsMemory) {
   const auto plan = plan_for(graph_from_text(R"(
     inputs { name: "x" dtype: F32 dims: [{size: 2}, {size: 6}] }
     nodes { name: "turn" inputs: "x" outputs: "t" transpose { permutation: [1, 0] } }
@@ -52,7 +54,7 @@ TEST(PlanTest, ViewThatIsAnOutputOwnsItsMemory) {
   EXPECT_NE(t.offset_bytes, plan->values()[index_of(*plan, "x")].offset_bytes);
 }
 
-TEST(PlanTest, MemoryIsSharedByLivenessThroughViews) {
+TEST_F(PlanTest, MemoryIsSharedByLivenessThroughViews) {
   // t1 stays alive through its view until "late" reads it, though its own last reader is "v".
   const auto plan = plan_for(graph_from_text(R"(
     inputs { name: "x" dtype: F32 dims: [{size: 16}, {size: 64}] }
@@ -75,7 +77,7 @@ TEST(PlanTest, MemoryIsSharedByLivenessThroughViews) {
   EXPECT_EQ(plan->arena().bytes, plan->arena().lower_bound_bytes);
 }
 
-TEST(PlanTest, WorkspaceOfSplitSoftmaxIsExact) {  // W: 8·M·(T+1) with M = 4, T = 33
+TEST_F(PlanTest, WorkspaceOfSplitSoftmaxIsExact) {  // W: 8·M·(T+1) with M = 4, T = 33
   PlanOptions options;
   options.device.threads = 2;
   options.kernels = {{"soft", "softmax_cpu_split"}};
@@ -89,7 +91,7 @@ TEST(PlanTest, WorkspaceOfSplitSoftmaxIsExact) {  // W: 8·M·(T+1) with M = 4, 
   EXPECT_NE(plan.value()->explain().find("workspace  1088 bytes"), std::string::npos);
 }
 
-TEST(PlanTest, ChoiceIsExplainedForAndAgainst) {
+TEST_F(PlanTest, ChoiceIsExplainedForAndAgainst) {
   const auto plan = plan_for(graph_from_text(kViews));
   const Step& soft = step_of(*plan, "soft");
   ASSERT_NE(soft.kernel, nullptr);
@@ -99,7 +101,7 @@ TEST(PlanTest, ChoiceIsExplainedForAndAgainst) {
   EXPECT_NE(plan->explain().find(soft.rejected[0].name), std::string::npos);
 }
 
-TEST(PlanTest, KernelsByNameAreTakenOrRefused) {
+TEST_F(PlanTest, KernelsByNameAreTakenOrRefused) {
   const auto graph = graph_from_text(kViews);
   const auto error = [&](const std::string& node, const std::string& kernel) {
     PlanOptions options;
@@ -115,7 +117,7 @@ TEST(PlanTest, KernelsByNameAreTakenOrRefused) {
   EXPECT_NE(error("nobody", "add_cpu").find("no node \"nobody\""), std::string::npos);
 }
 
-TEST(PlanTest, ShapesThatDisagreeUnderTheSymbolsAreRefused) {
+TEST_F(PlanTest, ShapesThatDisagreeUnderTheSymbolsAreRefused) {
   const auto graph = graph_from_text(R"(
     inputs { name: "a" dtype: F32 dims: [{symbol: "n"}] }
     inputs { name: "b" dtype: F32 dims: [{size: 4}] }
@@ -130,7 +132,7 @@ TEST(PlanTest, ShapesThatDisagreeUnderTheSymbolsAreRefused) {
   EXPECT_EQ(plan.error().node, "sum");
 }
 
-TEST(PlanTest, SizesThatOverflowAreRefused) {
+TEST_F(PlanTest, SizesThatOverflowAreRefused) {
   const auto graph = graph_from_text(R"(
     inputs { name: "a" dtype: F32 dims: [{symbol: "n"}, {symbol: "n"}] }
     nodes { name: "soft" inputs: "a" outputs: "y" softmax {} }

@@ -13,6 +13,8 @@
 namespace me::testing {
 namespace {
 
+using SessionTest = CpuKernelsTest;
+
 void fill(const TensorView& x, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
@@ -63,7 +65,7 @@ void expect_every_node_matches_its_oracle(const Graph& graph, const Symbols& sym
   }
 }
 
-TEST(SessionTest, ShippedModelsMatchTheOracleAtEveryNode) {
+TEST_F(SessionTest, ShippedModelsMatchTheOracleAtEveryNode) {
   expect_every_node_matches_its_oracle(*shipped("linear_relu.txtpb"), {});
   expect_every_node_matches_its_oracle(*shipped("attention.txtpb"), {});
   expect_every_node_matches_its_oracle(*shipped("softmax.txtpb"), {});
@@ -73,7 +75,7 @@ TEST(SessionTest, ShippedModelsMatchTheOracleAtEveryNode) {
 
 // The same graph with memory shared by liveness and with every value kept gives the same bits, so
 // nothing is overwritten while it is needed.
-TEST(SessionTest, SharedMemoryChangesNoBit) {
+TEST_F(SessionTest, SharedMemoryChangesNoBit) {
   const auto graph = shipped("chain.txtpb");
   Graph open = *graph;
   open.outputs.clear();
@@ -88,7 +90,7 @@ TEST(SessionTest, SharedMemoryChangesNoBit) {
   EXPECT_EQ(bytes_of(shared->output(0)), bytes_of(apart->output(result)));
 }
 
-TEST(SessionTest, RunsAgainOnTheSameAndOnNewInputs) {
+TEST_F(SessionTest, RunsAgainOnTheSameAndOnNewInputs) {
   const auto session = session_for(plan_for(shipped("chain.txtpb")));
   fill_inputs(*session, 1);
   session->run();
@@ -103,7 +105,7 @@ TEST(SessionTest, RunsAgainOnTheSameAndOnNewInputs) {
   EXPECT_EQ(bytes_of(session->output(0)), first);
 }
 
-TEST(SessionTest, OldOutputsNeverMatter) {
+TEST_F(SessionTest, OldOutputsNeverMatter) {
   const auto session = session_for(plan_for(shipped("chain.txtpb")));
   fill_inputs(*session, 1);
   session->run();
@@ -113,7 +115,7 @@ TEST(SessionTest, OldOutputsNeverMatter) {
   EXPECT_EQ(bytes_of(session->output(0)), first);
 }
 
-TEST(SessionTest, ARunAllocatesNothing) {
+TEST_F(SessionTest, ARunAllocatesNothing) {
   start_counting_allocations();
   int* volatile kept = new int(1);  // volatile, or the compiler leaves the pair out
   delete kept;
@@ -135,7 +137,7 @@ TEST(SessionTest, ARunAllocatesNothing) {
   EXPECT_EQ(stop_counting_allocations(), 0);
 }
 
-TEST(SessionTest, InputsAndWeightsMayBeOutputs) {
+TEST_F(SessionTest, InputsAndWeightsMayBeOutputs) {
   const auto session = session_for(plan_for(graph_from_text(R"(
     inputs { name: "x" dtype: F32 dims: [{size: 3}] }
     weights { name: "w" dtype: F32 dims: [3] numbers { values: [1, 2, 3] } }
@@ -151,13 +153,13 @@ TEST(SessionTest, InputsAndWeightsMayBeOutputs) {
   }
 }
 
-TEST(SessionTest, EmptyTensorsRun) {
+TEST_F(SessionTest, EmptyTensorsRun) {
   const auto session = session_for(plan_for(shipped("digits.txtpb"), {{"batch", 0}}));
   session->run();
   EXPECT_EQ(session->output(0).count(), 0);
 }
 
-TEST(SessionTest, MemoryThatIsNotThereIsRefusedWithTheLargestTensors) {
+TEST_F(SessionTest, MemoryThatIsNotThereIsRefusedWithTheLargestTensors) {
   const auto plan = plan_for(graph_from_text(R"(
     inputs { name: "x" dtype: F32 dims: [{size: 1099511627776}, {size: 16}] }
     nodes { name: "soft" inputs: "x" outputs: "y" softmax {} }
