@@ -42,7 +42,9 @@ Result<Symbols> bind_symbols(const Graph& graph, const Symbols& given,
     symbols[name] = size;
     source[name] = "--dim";
   }
-  for (const auto& [name, shape] : input_shapes) {
+  for (const auto& input : input_shapes) {
+    const std::string& name = input.first;
+    const Dims& shape = input.second;
     const int index = graph.find_value(name);
     if (index < 0 || graph.values[static_cast<size_t>(index)].kind != ValueKind::kInput) {
       std::string known;

@@ -167,7 +167,7 @@ void four_rows(const StridedMatrix& m, int64_t row, int64_t n, int64_t length, f
   }
 }
 
-constexpr int64_t kStripFloats = 4 * 256;  // four_rows of the largest head_dim
+constexpr int64_t kStripFloats = int64_t{4} * 256;  // four_rows of the largest head_dim
 
 // k_tile[d][j] = K[first + j][d] for j < keys.
 void pack_keys(const TileArgs& args, int64_t first, int64_t keys) {

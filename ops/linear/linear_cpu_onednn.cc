@@ -146,7 +146,9 @@ bool has_product(const Plan& plan) { return plan.size.k > 0; }
 Plan make_plan(const Problem& p) {
   Plan plan;
   plan.size = linear_sizes(p);
-  const auto [m, n, k] = plan.size;
+  const int64_t m = plan.size.m;
+  const int64_t n = plan.size.n;
+  const int64_t k = plan.size.k;
   plan.relu = attrs_as<LinearAttrs>(*p.attrs).activation == Activation::kRelu;
   plan.threads = p.device.threads;
 
@@ -346,15 +348,15 @@ class LinearOneDnn final : public PreparedOp {
   }
 
   void pack_w(float* to) const {
-    const auto [m, n, k] = plan_.size;
-    const auto [stride_k, stride_n] = w_strides_;
+    const int64_t n = plan_.size.n;
+    const int64_t k = plan_.size.k;
     if (plan_.w.by_columns) {
       pack_lines(
-          w_.data, w_.dtype, n, k, stride_k, [&](int64_t i) { return i * stride_n; }, to,
+          w_.data, w_.dtype, n, k, w_strides_.k, [&](int64_t i) { return i * w_strides_.n; }, to,
           plan_.threads);
     } else {
       pack_lines(
-          w_.data, w_.dtype, k, n, stride_n, [&](int64_t i) { return i * stride_k; }, to,
+          w_.data, w_.dtype, k, n, w_strides_.n, [&](int64_t i) { return i * w_strides_.k; }, to,
           plan_.threads);
     }
   }

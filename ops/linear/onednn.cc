@@ -70,7 +70,7 @@ class Desc {
     desc_.reset(desc);
   }
   // The layout is oneDNN's choice.
-  explicit Desc(std::initializer_list<int64_t> dims) {
+  Desc(std::initializer_list<int64_t> dims) {
     dnnl_memory_desc_t desc = nullptr;
     ME_DNNL_CHECK(dnnl_memory_desc_create_with_tag(&desc, static_cast<int>(dims.size()),
                                                    dims.begin(), dnnl_f32, dnnl_format_tag_any));
@@ -109,7 +109,7 @@ class Desc {
                                                    dims.begin(), dnnl_f32, strides.begin()));
   }
   // The layout is oneDNN's choice.
-  explicit Desc(std::initializer_list<int64_t> dims) {
+  Desc(std::initializer_list<int64_t> dims) {
     ME_DNNL_CHECK(dnnl_memory_desc_init_by_tag(&desc_, static_cast<int>(dims.size()), dims.begin(),
                                                dnnl_f32, dnnl_format_tag_any));
   }
