@@ -9,9 +9,14 @@ std::atomic<bool> counting{false};
 std::atomic<int> allocations{0};
 }  // namespace
 
-void* operator new(size_t bytes) {
+// Both forms that the plain operator delete frees: one left to a sanitizer's runtime would not
+// match.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   if (counting) ++allocations;
-  if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+void* operator new(size_t bytes) {
+  if (void* p = operator new(bytes, std::nothrow)) return p;
   throw std::bad_alloc();
 }
 void operator delete(void* p) noexcept { std::free(p); }
