@@ -1,15 +1,16 @@
 // linear_vs_onednn: Y = relu(X·W + b) in fp32, through the engine (a session over a graph of one
 // node, which takes linear_cpu_onednn) and through a direct call of oneDNN's matmul with the same
 // layout and its own fused bias and ReLU. The arms alternate, both are checked against the oracle
-// first, and the ratio (direct over ours: above 1 ours is faster) is the median of the ratios of
-// neighbouring runs. Exits with 1 where an arm is wrong.
+// first. Each time of ours stands between two of the direct call; the ratio (their mean over ours:
+// above 1 ours is faster) is a median over such rounds, and so is the control, the first direct
+// time over the second, whose distance from 1 is noise. Exits with 1 where an arm is wrong.
 //
-//   linear_vs_onednn [threads [pairs]]
+//   linear_vs_onednn [threads [rounds]]
 #include <fmt/format.h>
 #include <omp.h>
-#include <time.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -61,24 +62,14 @@ class Direct {
   std::unordered_map<int, dnnl::memory> arguments_;
 };
 
-struct Times {
-  double wall_us = 0;
-  double cpu_us = 0;  // of all threads, their spinning at barriers included
-};
-
-double now_us(clockid_t clock) {
-  timespec t{};
-  clock_gettime(clock, &t);
-  return 1e6 * static_cast<double>(t.tv_sec) + 1e-3 * static_cast<double>(t.tv_nsec);
-}
-
+// After one run that brings the arm's own memory back into the caches.
 template <class Run>
-Times time_of(int repeats, const Run& run) {
-  const double wall = now_us(CLOCK_MONOTONIC);
-  const double cpu = now_us(CLOCK_PROCESS_CPUTIME_ID);
+double time_us(int repeats, const Run& run) {
+  run();
+  const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < repeats; ++i) run();
-  return {(now_us(CLOCK_MONOTONIC) - wall) / repeats,
-          (now_us(CLOCK_PROCESS_CPUTIME_ID) - cpu) / repeats};
+  const std::chrono::duration<double, std::micro> span = std::chrono::steady_clock::now() - start;
+  return span.count() / repeats;
 }
 
 double median(std::vector<double> values) {
@@ -122,7 +113,7 @@ std::shared_ptr<const Graph> graph_of(const BenchCase& c, const AttrMap& attrs, 
 }
 
 // False where an arm is wrong.
-bool compare(int64_t m, int64_t n, int64_t k, bool nk, bool constant, int threads, int pairs) {
+bool compare(int64_t m, int64_t n, int64_t k, bool nk, bool constant, int threads, int rounds) {
   const CaseSpec spec{.op = "linear",
                       .name = {},
                       .attrs = {{"weight_layout", std::string(nk ? "NK" : "KN")},
@@ -170,28 +161,28 @@ bool compare(int64_t m, int64_t n, int64_t k, bool nk, bool constant, int thread
   }
 
   constexpr double kWantedUs = 2000;  // one timing spans many clock ticks
-  const int repeats =
-      1 + static_cast<int>(kWantedUs / std::max(1.0, time_of(1, run_direct).cpu_us));
-  std::vector<double> wall, cpu, wall_ratio, cpu_ratio;
-  for (int i = 0; i < pairs; ++i) {
-    const Times a = time_of(repeats, run_ours);
-    const Times b = time_of(repeats, run_direct);
-    wall.push_back(a.wall_us);
-    cpu.push_back(a.cpu_us);
-    wall_ratio.push_back(b.wall_us / a.wall_us);
-    cpu_ratio.push_back(b.cpu_us / a.cpu_us);
+  const int repeats = 1 + static_cast<int>(kWantedUs / std::max(1.0, time_us(1, run_direct)));
+  std::vector<double> ours, direct_us, ratio, control;
+  for (int i = 0; i < rounds; ++i) {
+    const double before = time_us(repeats, run_direct);
+    const double here = time_us(repeats, run_ours);
+    const double after = time_us(repeats, run_direct);
+    ours.push_back(here);
+    direct_us.push_back((before + after) / 2);
+    ratio.push_back((before + after) / 2 / here);
+    control.push_back(before / after);
   }
-  fmt::print("{:<40} ours {:>10.1f} us ({:>10.1f} us of processor), ratio {:.3f} ({:.3f}); {}\n",
-             shape, median(wall), median(cpu), median(wall_ratio), median(cpu_ratio),
+  fmt::print("{:<40} ours {:>9.1f} us, direct {:>9.1f} us, ratio {:.3f}, control {:.3f}; {}\n",
+             shape, median(ours), median(direct_us), median(ratio), median(control),
              plan.value()->steps()[0].reason);
   return true;
 }
 
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : omp_get_max_threads();
-  const int pairs = argc > 2 ? std::atoi(argv[2]) : 21;
-  if (threads < 1 || pairs < 1) {
-    fmt::print(stderr, "usage: linear_vs_onednn [threads [pairs]]\n");
+  const int rounds = argc > 2 ? std::atoi(argv[2]) : 21;
+  if (threads < 1 || rounds < 1) {
+    fmt::print(stderr, "usage: linear_vs_onednn [threads [rounds]]\n");
     return 2;
   }
   omp_set_num_threads(threads);  // for the direct call
@@ -203,7 +194,7 @@ int main(int argc, char** argv) {
   for (const auto& [m, n, k] : kShapes) {
     for (bool nk : {false, true}) {
       for (bool constant : {true, false}) {
-        right = compare(m, n, k, nk, constant, threads, pairs) && right;
+        right = compare(m, n, k, nk, constant, threads, rounds) && right;
       }
     }
   }

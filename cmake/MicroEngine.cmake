@@ -68,5 +68,5 @@ function(me_add_test name)
   target_link_libraries(${name} PRIVATE me_options ${arg_LINK} GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE ME_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
     ME_BINARY_DIR="${PROJECT_BINARY_DIR}")
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 endfunction()
