@@ -35,8 +35,8 @@ namespace {
 
 constexpr int64_t kBlockRows = 1024;  // a GEMM repacks W per block: a few per mille of 1024 rows
 constexpr int64_t kChunk = 512;       // elements that a finishing thread holds in L1
-constexpr int64_t kElementsPerThread = 16 << 10;  // below it, waking a thread costs more
-constexpr int64_t kAlignment = 64;                // a cache line, and what oneDNN asks for
+constexpr int64_t kElementsPerThread = 4 << 10;  // below it, waking a thread costs more
+constexpr int64_t kAlignment = 64;               // a cache line, and what oneDNN asks for
 
 int threads_for(int64_t elements, int threads) {
   return static_cast<int>(std::clamp<int64_t>(elements / kElementsPerThread, 1, threads));
