@@ -1,9 +1,5 @@
 #include "tests/engine/engine_test.h"
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <stdexcept>
 
 #include "engine/model/loader.h"
@@ -16,29 +12,6 @@ void CpuKernelsTest::SetUp() {
     if (left.name.find("_cpu_") == std::string_view::npos) continue;
     GTEST_SKIP() << left.name << " is left out of this build, which lacks " << left.needs;
   }
-}
-
-TempFolder::TempFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "engine-test-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-  path_ = pattern;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string TempFolder::write(const std::string& name, const std::string& content) const {
-  const std::string file = path(name);
-  std::ofstream(file, std::ios::binary) << content;
-  return file;
-}
-
-std::string read_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  EXPECT_TRUE(file.good()) << path;
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::shared_ptr<const Graph> graph_from_text(const std::string& text) {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "engine/plan/plan.h"
+#include "tests/engine/temp_folder.h"
 
 namespace me::testing {
 
@@ -16,25 +17,6 @@ class CpuKernelsTest : public ::testing::Test {
  protected:
   void SetUp() override;
 };
-
-// A folder that is removed, with all it holds, at the end.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  std::string path(const std::string& name) const { return path_ + "/" + name; }
-  // Writes a file and returns its path.
-  std::string write(const std::string& name, const std::string& content) const;
-
- private:
-  std::string path_;
-};
-
-// The content of a file; fails the test where there is none.
-std::string read_bytes(const std::string& path);
 
 // The graph `text` (the fields of a microengine.Graph, as protobuf text). Aborts the test by an
 // exception where the model is refused.

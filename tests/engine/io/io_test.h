@@ -2,59 +2,13 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include "engine/io/npy.h"
+#include "tests/engine/temp_folder.h"
 
 namespace me::testing {
-
-// A folder that is removed, with all it holds, at the end.
-class TempFolder {
- public:
-  TempFolder() {
-    path_ = (std::filesystem::temp_directory_path() / "io_test_XXXXXX").string();
-    if (::mkdtemp(path_.data()) == nullptr) std::abort();
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  std::string path(const std::string& name) const { return path_ + "/" + name; }
-
-  // Writes a file and returns its path. A new file each time: ext4 flushes one that was truncated.
-  std::string write(const std::string& name, const std::string& content) const {
-    std::filesystem::remove(path(name));
-    std::ofstream(path(name), std::ios::binary) << content;
-    return path(name);
-  }
-
-  // How many files it holds: a temporary that was left behind shows.
-  std::ptrdiff_t files() const {
-    return std::distance(std::filesystem::directory_iterator(path_),
-                         std::filesystem::directory_iterator());
-  }
-
- private:
-  std::string path_;
-};
-
-inline std::string read_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  EXPECT_TRUE(file.good()) << path;
-  std::ostringstream out;
-  out << file.rdbuf();
-  return out.str();
-}
 
 // A file that make_fixtures.py wrote.
 inline std::string fixture(const std::string& name) {

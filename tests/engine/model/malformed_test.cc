@@ -5,13 +5,15 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <set>
+#include <string>
 
 #include "engine/io/safetensors.h"
 #include "engine/model/loader.h"
-#include "tests/engine/model/temp_folder.h"
+#include "tests/engine/temp_folder.h"
 
-namespace me {
+namespace me::testing {
 namespace {
 
 namespace fs = std::filesystem;
@@ -77,7 +79,7 @@ TEST(Malformed, TruncatedAtEveryByte) {
       outputs { name: "z" dtype: F32 dims { symbol: "n" } dims { size: 2 } }
     })");
   ASSERT_TRUE(convert_model(text, folder.path("m.pb")).ok());
-  const std::string whole = content_of(folder.path("m.pb"));
+  const std::string whole = read_bytes(folder.path("m.pb"));
   ASSERT_TRUE(load_model(folder.path("m.pb")).ok());
   for (size_t size = 0; size < whole.size(); ++size) {
     expect_refused(folder.write("cut.pb", std::string_view(whole).substr(0, size)), ": ");
@@ -99,7 +101,7 @@ TEST(Malformed, EveryBitFlipped) {
       outputs { name: "y" } outputs { name: "u" }
     })");
   ASSERT_TRUE(convert_model(text, folder.path("m.pb")).ok());
-  const std::string whole = content_of(folder.path("m.pb"));
+  const std::string whole = read_bytes(folder.path("m.pb"));
   int refused = 0;
   for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
     std::string flipped = whole;
@@ -217,4 +219,4 @@ TEST(Malformed, MillionsOfEmptyMessages) {
 }
 
 }  // namespace
-}  // namespace me
+}  // namespace me::testing

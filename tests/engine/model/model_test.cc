@@ -4,14 +4,17 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <set>
+#include <sstream>
+#include <string>
 
 #include "engine/io/safetensors.h"
 #include "engine/model/loader.h"
 #include "ops/registry.h"
-#include "tests/engine/model/temp_folder.h"
+#include "tests/engine/temp_folder.h"
 
-namespace me {
+namespace me::testing {
 namespace {
 
 // Every op, every form of weight that needs no other file, symbols and claims; nodes out of order.
@@ -507,9 +510,9 @@ TEST(ConvertModel, RoundTripGivesEqualBytes) {
   convert(folder.path("b.pb"), folder.path("c.txtpb"));
   convert(folder.path("c.txtpb"), folder.path("d.pb"));
   convert(folder.path("d.pb"), folder.path("e.txtpb"));
-  EXPECT_EQ(content_of(folder.path("b.pb")), content_of(folder.path("d.pb")));
-  EXPECT_EQ(content_of(folder.path("c.txtpb")), content_of(folder.path("e.txtpb")));
-  const std::string written = content_of(folder.path("c.txtpb"));
+  EXPECT_EQ(read_bytes(folder.path("b.pb")), read_bytes(folder.path("d.pb")));
+  EXPECT_EQ(read_bytes(folder.path("c.txtpb")), read_bytes(folder.path("e.txtpb")));
+  const std::string written = read_bytes(folder.path("c.txtpb"));
   EXPECT_EQ(written.rfind("# proto-file: proto/model.proto\n"
                           "# proto-message: microengine.Model\n"
                           "format_version: 1\n",
@@ -554,7 +557,7 @@ TEST(ConvertModel, AFaultLeavesTheTargetAlone) {
   const std::string bad = folder.write("bad.txtpb", "format_version: 1");
   const std::string target = folder.write("m.pb", "old");
   EXPECT_FALSE(convert_model(bad, target).ok());
-  EXPECT_EQ(content_of(target), "old");
+  EXPECT_EQ(read_bytes(target), "old");
   const std::string good = folder.write("good.txtpb", kEveryOp);
   EXPECT_FALSE(convert_model(good, folder.path("m.bin")).ok());
   EXPECT_FALSE(convert_model(good, folder.path("no/such/folder/m.pb")).ok());
@@ -602,4 +605,4 @@ TEST(LoadModel, RingOf20000Nodes) {
 }
 
 }  // namespace
-}  // namespace me
+}  // namespace me::testing
