@@ -34,9 +34,8 @@ void add(CLI::App& app, int& status, const std::string& name, const std::string&
   auto args = std::make_shared<ConvertArgs>();
   CLI::App* command = app.add_subcommand(name, what);
   command->footer(
-      "The model is validated first. Weights in files of their own stay where they are, so the "
-      "two\n"
-      "models must lie in one folder when there are any. OUT is written whole or not at all.");
+      "The model is validated first. Weights in files of their own stay where they are, so the\n"
+      "two models must lie in one folder when there are any. OUT is written whole or not at all.");
   command->add_option("model", args->from, "Model file: .txtpb or .pb")
       ->required()
       ->type_name("MODEL");

@@ -5,8 +5,7 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/stubs/common.h>
 
-#include <array>
-#include <cstdint>
+#include <vector>
 
 #include "engine/model/text_errors.h"
 
@@ -16,8 +15,6 @@ namespace {
 using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::io::Tokenizer;
-
-constexpr int kMaxFields = 64;  // of one message type of the schema
 
 class Scan {
  public:
@@ -34,8 +31,7 @@ class Scan {
   }
 
   void message(const Descriptor& type) {
-    uint64_t seen = 0;
-    std::array<int, kMaxFields> occurrences{};
+    std::vector<int> occurrences(static_cast<size_t>(type.field_count()));
     while (!done_ && !is("}") && !is(">") && !at_end()) {
       if (is(";") || is(",")) {
         tokens_.Next();
@@ -47,14 +43,13 @@ class Scan {
         return;
       }
       const TextPlace start{tokens_.current().line + 1, tokens_.current().column + 1};
-      const uint64_t bit = uint64_t{1} << field->index();
-      if (!field->is_repeated() && (seen & bit) != 0 && target_.empty()) {
+      int& index = occurrences[static_cast<size_t>(field->index())];
+      if (!field->is_repeated() && index > 0 && target_.empty()) {
         path_ += field->name();
         repeated = RepeatedField{start, path_};
         done_ = true;
         return;
       }
-      seen |= bit;
       // A repeated field as a whole stands where its first elements do.
       if (!target_.empty() && target_ == path_ + std::string(field->name())) {
         place = start;
@@ -63,7 +58,6 @@ class Scan {
       }
       tokens_.Next();
       if (is(":")) tokens_.Next();
-      int& index = occurrences[static_cast<size_t>(field->index())];
       if (!is("[")) {
         element(*field, index++, start);
         continue;

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace me {
 namespace {
@@ -13,7 +13,6 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 
 constexpr int kMaxDepth = 32;
-constexpr int kMaxFields = 64;          // of one message type of the schema
 constexpr int64_t kMaxParts = 4 << 20;  // repeated messages and strings: up to 1 GiB when parsed
 
 enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
@@ -80,8 +79,7 @@ class WireCheck {
   // Reads one message of `type` that ends before `end`.
   Status message(const Descriptor& type, size_t end, int depth) {
     if (depth > kMaxDepth) return fault(at_, "found messages nested deeper than 32");
-    uint64_t seen = 0;  // singular fields and oneofs, by the index of their first field
-    std::array<int, kMaxFields> occurrences{};
+    std::vector<int> occurrences(static_cast<size_t>(type.field_count()));  // by slot_of
     while (at_ < end) {
       const size_t start = at_;
       const std::optional<uint64_t> tag = varint(end);
@@ -96,9 +94,9 @@ class WireCheck {
                                         "model newer than this engine?)",
                                         number, std::string(type.name())));
       }
-      const int index = occurrences[static_cast<size_t>(field->index())]++;
+      const int index = occurrences[slot_of(*field)]++;
       Status status = Ok{};
-      if (!field->is_repeated() && repeats(*field, seen)) {
+      if (!field->is_repeated() && index > 0) {
         const bool choice = field->real_containing_oneof() != nullptr;
         status = fault(start, choice ? "found a second choice, expected one of them"
                                      : "found the field again, expected it once");
@@ -122,13 +120,10 @@ class WireCheck {
     return invalid(fmt::format("byte {}: {}", at, message));
   }
 
-  static bool repeats(const FieldDescriptor& field, uint64_t& seen) {
+  // A oneof counts as one: by the index of its first field.
+  static size_t slot_of(const FieldDescriptor& field) {
     const auto* oneof = field.real_containing_oneof();
-    const int index = oneof == nullptr ? field.index() : oneof->field(0)->index();
-    const uint64_t bit = uint64_t{1} << index;
-    const bool again = (seen & bit) != 0;
-    seen |= bit;
-    return again;
+    return static_cast<size_t>(oneof == nullptr ? field.index() : oneof->field(0)->index());
   }
 
   Status field(const FieldDescriptor& field, uint32_t wire_type, size_t end, int depth) {

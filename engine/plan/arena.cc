@@ -55,8 +55,7 @@ std::optional<ArenaLayout> plan_arena(std::span<const ArenaBlock> blocks) {
   std::vector<size_t> placed;  // sorted by offset
   for (const size_t i : order) {
     if (sizes[i] == 0) continue;
-    if (!by_size) {  // blocks that have died before this one cannot conflict with any later one
-                     // either
+    if (!by_size) {  // what has died before this block cannot meet a later one either
       std::erase_if(placed, [&](size_t j) { return blocks[j].last < blocks[i].first; });
     }
     int64_t offset = 0;

@@ -136,12 +136,10 @@ Status Plan::choose_kernels(const PlanOptions& options) {
     }
     step.kernel = best;
     step.cost_us = best_support.cost_us;
-    if (!step.reason
-             .empty()) {  // why this view is a copy matters more than that its one kernel can
-    } else if (forced != options.kernels.end()) {
-      step.reason = "asked for by name";
-    } else {
-      step.reason = best_support.reason;
+    // Why a view is a copy matters more than that its one kernel can do it.
+    if (step.reason.empty()) {
+      step.reason =
+          forced != options.kernels.end() ? "asked for by name" : std::move(best_support.reason);
     }
     step.workspace_bytes = workspace_of(*best, step.problem);
     for (auto& [kernel, support] : candidates) {
@@ -171,12 +169,12 @@ Status Plan::lay_out_memory() {
     for (int v : graph.nodes[n].outputs) {
       if (values_[at(v)].view_of >= 0) root[at(v)] = root[at(values_[at(v)].view_of)];
     }
-    for (int v : graph.nodes[n].inputs)
-      last[at(root[at(v)])] = std::max(last[at(root[at(v)])], int(n));
+    for (int v : graph.nodes[n].inputs) {
+      int& reader = last[at(root[at(v)])];
+      reader = std::max(reader, static_cast<int>(n));
+    }
   }
   for (int v : graph.outputs) last[at(root[at(v)])] = end;
-  // An input's end stays the end.
-  for (int v : graph.inputs) last[at(v)] = end;
 
   std::vector<ArenaBlock> blocks;
   std::vector<int> block_of(values_.size(), -1);
