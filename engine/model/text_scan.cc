@@ -5,6 +5,7 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/stubs/common.h>
 
+#include <iterator>
 #include <vector>
 
 #include "engine/model/text_errors.h"

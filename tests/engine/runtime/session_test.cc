@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <random>
+#include <stdexcept>
 
 #include "engine/model/loader.h"
 #include "ops/base/check.h"
