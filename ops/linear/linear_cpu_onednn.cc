@@ -55,9 +55,12 @@ std::optional<Strides> as_it_lies(int64_t rows, int64_t columns, Strides s) {
   const auto spans = [](int64_t stride, int64_t extent) {
     return stride >= extent && stride <= ProductSpec::kMaxExtent;
   };
-  // Strides of unit extents do not count.
-  if (rows == 1) s.row = s.column == 1 || columns == 1 ? columns : 1;
-  if (columns == 1) s.column = s.row == 1 ? rows : 1;
+  // A single row or column lies densely or is packed: the matrix-vector kernels of oneDNN 3.7 read
+  // and write as if it did. The stride of the unit extent does not count.
+  if (rows == 1 || columns == 1) {
+    const int64_t step = rows == 1 ? s.column : s.row;
+    return step == 1 || rows == columns ? std::optional(Strides{columns, 1}) : std::nullopt;
+  }
   if (s.column == 1 && spans(s.row, columns)) return s;
   if (s.row == 1 && spans(s.column, rows)) return s;
   return std::nullopt;
@@ -98,7 +101,8 @@ Operand plan_operand(DType dtype, int64_t rows, int64_t columns, std::optional<i
     }
   }
   out.pack = true;
-  out.by_columns = row_stride && *row_stride > 0 && *row_stride < column_stride;
+  out.by_columns =
+      rows > 1 && columns > 1 && row_stride && *row_stride > 0 && *row_stride < column_stride;
   out.strides = out.by_columns ? Strides{1, block} : Strides{columns, 1};
   return out;
 }
