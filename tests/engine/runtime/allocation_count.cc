@@ -9,8 +9,7 @@ std::atomic<bool> counting{false};
 std::atomic<int> allocations{0};
 }  // namespace
 
-// Both forms that the plain operator delete frees: one left to a sanitizer's runtime would not
-// match.
+// Whole pairs: where only one half were replaced, a sanitizer would find that they do not match.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   if (counting) ++allocations;
   return std::malloc(bytes == 0 ? 1 : bytes);
@@ -19,8 +18,19 @@ void* operator new(size_t bytes) {
   if (void* p = operator new(bytes, std::nothrow)) return p;
   throw std::bad_alloc();
 }
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  if (counting) ++allocations;
+  const auto step = static_cast<size_t>(alignment);
+  if (void* p = std::aligned_alloc(step, (bytes / step + 1) * step)) return p;
+  throw std::bad_alloc();
+}
+void* operator new[](size_t bytes) { return operator new(bytes); }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete[](void* p, size_t) noexcept { std::free(p); }
 
 namespace me::testing {
 

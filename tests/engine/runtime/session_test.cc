@@ -117,10 +117,17 @@ TEST_F(SessionTest, OldOutputsNeverMatter) {
 }
 
 TEST_F(SessionTest, ARunAllocatesNothing) {
+  struct alignas(64) Line {
+    char bytes[64];
+  };
   start_counting_allocations();
-  int* volatile kept = new int(1);  // volatile, or the compiler leaves the pair out
-  delete kept;
-  ASSERT_EQ(stop_counting_allocations(), 1) << "the count does not count";
+  int* volatile one = new int(1);  // volatile, or the compiler leaves the pair out
+  delete one;
+  int* volatile many = new int[2];
+  delete[] many;
+  Line* volatile aligned = new Line();
+  delete aligned;
+  ASSERT_EQ(stop_counting_allocations(), 3) << "the count does not count";
   const auto session = session_for(plan_for(graph_from_text(R"(
     inputs { name: "q" dtype: F16 dims: [{size: 1}, {size: 4}, {size: 70}, {size: 24}] }
     inputs { name: "k" dtype: F16 dims: [{size: 1}, {size: 2}, {size: 70}, {size: 24}] }
