@@ -12,10 +12,12 @@
 // Numerics. 16-bit inputs are widened, which is exact, so that every sum is fp32 and the result is
 // rounded once. A bias without ReLU on a fp32 result is oneDNN's to add. ReLU never is: its post-op
 // takes the maximum with zero by an instruction that answers 0 for NaN, on every x86 it runs on.
-// The pass that replaces it costs what oneDNN's own would, for its GEMM applies post-ops in such a
-// pass.
+// Where oneDNN takes its GEMM (AVX2), which applies post-ops in a pass of its own, ours costs the
+// same; its blocked kernels (AVX-512) apply them in registers, and there the pass costs 1 to 3 % of
+// large products (bench/evidence).
 //
-// Limits: each extent at most ProductSpec::kMaxExtent. An operand with a larger stride is packed.
+// Limits: each extent at most ProductSpec::kMaxExtent. An operand with a larger stride is packed,
+// and so is a single row or column that is not dense.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +37,7 @@ namespace {
 
 constexpr int64_t kBlockRows = 1024;  // a GEMM repacks W per block: a few per mille of 1024 rows
 constexpr int64_t kChunk = 512;       // elements that a finishing thread holds in L1
-constexpr int64_t kElementsPerThread = 4 << 10;  // below it, waking a thread costs more
+constexpr int64_t kElementsPerThread = 4 << 10;  // worth a thread: it holds them in its cache
 constexpr int64_t kAlignment = 64;               // a cache line, and what oneDNN asks for
 
 int threads_for(int64_t elements, int threads) {
@@ -55,8 +57,7 @@ std::optional<Strides> as_it_lies(int64_t rows, int64_t columns, Strides s) {
   const auto spans = [](int64_t stride, int64_t extent) {
     return stride >= extent && stride <= ProductSpec::kMaxExtent;
   };
-  // A single row or column lies densely or is packed: the matrix-vector kernels of oneDNN 3.7 read
-  // and write as if it did. The stride of the unit extent does not count.
+  // A single row or column, as ProductSpec wants it. The stride of the unit extent does not count.
   if (rows == 1 || columns == 1) {
     const int64_t step = rows == 1 ? s.column : s.row;
     return step == 1 || rows == columns ? std::optional(Strides{columns, 1}) : std::nullopt;

@@ -218,9 +218,9 @@ struct Product::Impl {
 
   // An inner product whose weights oneDNN lays out as it likes. Worth it only for its blocked
   // kernels (their names start with "brgemm"), which read B in place where its GEMM packs it at
-  // every run, and for few rows: over the GEMM 1.5 times as fast for 8 rows, 1.3 for 32, 1.04 for
-  // 64, the same for 500 and 0.95 for 1000 (version 3.7, AVX2). One row is best as a matrix-vector
-  // product.
+  // every run, and for few rows: 1.7 times as fast as the plain product for 8, 1.2 for 32, 1.0 to
+  // 1.1 for 64 (bench/evidence), the same for 500 and 0.95 for 1000 (version 3.7, AVX2). One row is
+  // best as a matrix-vector product.
   void choose_packed(const_dnnl_primitive_attr_t attributes) {
     if (spec.m == 1 || spec.m > kMaxPackedRows || spec.a_column != 1) return;
     const Desc a_desc({spec.m, spec.k}, {spec.a_row, 1});

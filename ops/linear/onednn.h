@@ -12,7 +12,8 @@ namespace me {
 
 // A [m, k], B [k, n], C [m, n] row-major with a unit column stride, bias [n]; all fp32. Extents and
 // strides are 1 to kMaxExtent; A and B each have stride 1 one way and one that spans that extent
-// the other way.
+// the other way. A matrix of a single row or column, C included, is dense and row-major: the
+// matrix-vector kernels of oneDNN 3.7 (AVX-512) read and write as if it were.
 struct ProductSpec {
   int64_t m = 0;
   int64_t n = 0;
