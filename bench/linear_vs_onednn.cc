@@ -3,7 +3,8 @@
 // layout and its own fused bias and ReLU. The arms alternate, both are checked against the oracle
 // first. Each time of ours stands between two of the direct call; the ratio (their mean over ours:
 // above 1 ours is faster) is a median over such rounds, and so is the control, the first direct
-// time over the second, whose distance from 1 is noise. Exits with 1 where an arm is wrong.
+// time over the second. A line whose control is far from 1 was disturbed and says nothing. Exits
+// with 1 where an arm is wrong.
 //
 //   linear_vs_onednn [threads [rounds]]
 #include <fmt/format.h>
@@ -17,6 +18,7 @@
 #include <unordered_map>
 
 #include "bench/bench_case.h"
+#include "engine/runtime/latency.h"
 #include "engine/runtime/session.h"
 
 namespace me::bench {
@@ -70,12 +72,6 @@ double time_us(int repeats, const Run& run) {
   for (int i = 0; i < repeats; ++i) run();
   const std::chrono::duration<double, std::micro> span = std::chrono::steady_clock::now() - start;
   return span.count() / repeats;
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
 }
 
 // The case as a graph of one node. Its weights are weights of the graph, or inputs.
