@@ -6,7 +6,7 @@
 // time over the second. A line whose control is far from 1 was disturbed and says nothing. Exits
 // with 1 where an arm is wrong.
 //
-//   linear_vs_onednn [threads [rounds]]
+//   linear_vs_onednn [threads [seconds for each line]]
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -109,7 +109,7 @@ std::shared_ptr<const Graph> graph_of(const BenchCase& c, const AttrMap& attrs, 
 }
 
 // False where an arm is wrong.
-bool compare(int64_t m, int64_t n, int64_t k, bool nk, bool constant, int threads, int rounds) {
+bool compare(int64_t m, int64_t n, int64_t k, bool nk, bool constant, int threads, double seconds) {
   const CaseSpec spec{.op = "linear",
                       .name = {},
                       .attrs = {{"weight_layout", std::string(nk ? "NK" : "KN")},
@@ -160,9 +160,11 @@ bool compare(int64_t m, int64_t n, int64_t k, bool nk, bool constant, int thread
   }
 
   constexpr double kWantedUs = 2000;  // one timing spans many clock ticks
+  constexpr size_t kLeastRounds = 11;
   const int repeats = 1 + static_cast<int>(kWantedUs / std::max(1.0, time_us(1, run_direct)));
   std::vector<double> ours, direct_us, ratio, control;
-  for (int i = 0; i < rounds; ++i) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (ratio.size() < kLeastRounds || std::chrono::steady_clock::now() < end) {
     const double before = time_us(repeats, run_direct);
     const double here = time_us(repeats, run_ours);
     const double after = time_us(repeats, run_direct);
@@ -171,17 +173,19 @@ bool compare(int64_t m, int64_t n, int64_t k, bool nk, bool constant, int thread
     ratio.push_back((before + after) / 2 / here);
     control.push_back(before / after);
   }
-  fmt::print("{:<40} ours {:>9.1f} us, direct {:>9.1f} us, ratio {:.3f}, control {:.3f}; {}\n",
-             shape, median(ours), median(direct_us), median(ratio), median(control),
-             plan.value()->steps()[0].reason);
+  fmt::print(
+      "{:<40} ours {:>9.1f} us, direct {:>9.1f} us, ratio {:.3f}, control {:.3f}, "
+      "{} rounds; {}\n",
+      shape, median(ours), median(direct_us), median(ratio), median(control), ratio.size(),
+      plan.value()->steps()[0].reason);
   return true;
 }
 
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : omp_get_max_threads();
-  const int rounds = argc > 2 ? std::atoi(argv[2]) : 21;
-  if (threads < 1 || rounds < 1) {
-    fmt::print(stderr, "usage: linear_vs_onednn [threads [rounds]]\n");
+  const double seconds = argc > 2 ? std::atof(argv[2]) : 3;
+  if (threads < 1 || !(seconds > 0)) {
+    fmt::print(stderr, "usage: linear_vs_onednn [threads [seconds for each line]]\n");
     return 2;
   }
   omp_set_num_threads(threads);  // for the direct call
@@ -193,7 +197,7 @@ int main(int argc, char** argv) {
   for (const auto& [m, n, k] : kShapes) {
     for (bool nk : {false, true}) {
       for (bool constant : {true, false}) {
-        right = compare(m, n, k, nk, constant, threads, rounds) && right;
+        right = compare(m, n, k, nk, constant, threads, seconds) && right;
       }
     }
   }
