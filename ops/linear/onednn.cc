@@ -192,7 +192,11 @@ void set_data(const Memory& memory, const void* data) {
   ME_DNNL_CHECK(dnnl_memory_set_data_handle(memory.get(), const_cast<void*>(data)));
 }
 
-constexpr int64_t kMaxPackedRows = 256;  // see Product::Impl::choose_packed
+// Rows up to which B in oneDNN's own layout pays: see Product::Impl::choose_packed.
+int64_t max_packed_rows(std::string_view implementation) {
+  if (!implementation.starts_with("brg")) return 0;
+  return implementation.find("avx512") != std::string_view::npos ? 1024 : 256;
+}
 
 }  // namespace
 
@@ -217,12 +221,13 @@ struct Product::Impl {
   }
 
   // An inner product whose weights oneDNN lays out as it likes. Worth it only for its blocked
-  // kernels (their names start with "brgemm"), which read B in place where its GEMM packs it at
-  // every run, and for few rows: 1.7 times as fast as the plain product for 8, 1.2 for 32, 1.0 to
-  // 1.1 for 64 (bench/evidence), the same for 500 and 0.95 for 1000 (version 3.7, AVX2). One row is
-  // best as a matrix-vector product.
+  // kernels (their names start with "brg"), which read B in place where the plain product packs it
+  // at every run. On AVX-512 they are 1.7 times as fast as that for 8 rows, 1.2 for 32 and 1.04 for
+  // 1024 (bench/evidence), but no faster for 2048; on AVX2, whose plain product is the GEMM, 1.5
+  // for 8, 1.04 for 64, 1 for 500 and 0.95 for 1000 (version 3.7). One row is best as a
+  // matrix-vector product.
   void choose_packed(const_dnnl_primitive_attr_t attributes) {
-    if (spec.m == 1 || spec.m > kMaxPackedRows || spec.a_column != 1) return;
+    if (spec.m == 1 || spec.a_column != 1) return;
     const Desc a_desc({spec.m, spec.k}, {spec.a_row, 1});
     const Desc b_desc({spec.n, spec.k});
     const Desc bias_desc({spec.n}, {1});
@@ -230,7 +235,7 @@ struct Product::Impl {
     PrimitiveDesc found =
         inner_product_desc(engine.get(), a_desc.get(), b_desc.get(),
                            spec.bias ? bias_desc.get() : nullptr, c_desc.get(), attributes);
-    if (!found || !implementation_of(found.get()).starts_with("brg")) return;
+    if (!found || spec.m > max_packed_rows(implementation_of(found.get()))) return;
     desc = std::move(found);
     packs = true;
   }

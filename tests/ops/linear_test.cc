@@ -93,7 +93,9 @@ TEST_P(LinearTest, EveryEdgeOfMNK) {
 }
 
 TEST_P(LinearTest, OddLargeShape) {
-  expect_match({.dtype = GetParam(), .x_shape = {333, 1000}, .n = 777});
+  for (bool constant : {false, true}) {
+    expect_match({.dtype = GetParam(), .x_shape = {333, 1000}, .n = 777, .constant = constant});
+  }
 }
 
 TEST_P(LinearTest, EveryOption) {
