@@ -3,6 +3,8 @@
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
 option(ME_SANITIZE "Build with the address and undefined-behaviour sanitizers" OFF)
@@ -61,12 +63,36 @@ function(me_add_library name)
   me_include_only(${name} PUBLIC)
 endfunction()
 
-# me_add_test(name SOURCES ... LINK ...): a GoogleTest program whose cases CTest lists one by one.
+# me_cuda_sources(target SOURCES...): CUDA kernels of a library, where this build has CUDA.
+function(me_cuda_sources target)
+  if(ME_WITH_CUDA)
+    target_sources(${target} PRIVATE ${ARGN})
+    target_link_libraries(${target} PRIVATE ops_cuda)
+  endif()
+endfunction()
+
+# me_add_test(name [BACKENDS] SOURCES ... LINK ...): a GoogleTest program whose cases CTest lists one
+# by one. With BACKENDS, which wants the harness of tests/ops, all of them run once more on a GPU, as
+# the one test cuda.NAME (each process of its own would make a CUDA context of its own); where there
+# is no GPU it is skipped. Tests of suites named Cuda... run there only.
 function(me_add_test name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(arg "BACKENDS" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE me_options ${arg_LINK} GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE ME_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
     ME_BINARY_DIR="${PROJECT_BINARY_DIR}")
-  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+  target_link_libraries(${name} PRIVATE me_options ${arg_LINK})
+  set(filter "")
+  if(NOT arg_BACKENDS)
+    target_link_libraries(${name} PRIVATE GTest::gtest_main)
+  else()
+    target_link_libraries(${name} PRIVATE test_main GTest::gtest)
+    set(filter TEST_FILTER "-Cuda*")
+    if(ME_WITH_CUDA)
+      add_test(NAME cuda.${name} COMMAND ${name})
+      set_tests_properties(cuda.${name} PROPERTIES TIMEOUT 600 LABELS gpu
+        ENVIRONMENT ME_TEST_BACKEND=cuda SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] every test")
+    endif()
+  endif()
+  gtest_discover_tests(${name} NO_PRETTY_VALUES ${filter} DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT 300)
 endfunction()

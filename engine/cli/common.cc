@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "engine/plan/bind.h"
+#include "ops/device/device.h"
 
 namespace me::cli {
 namespace {
@@ -47,7 +48,7 @@ void add_plan_options(CLI::App& command, PlanArgs& args) {
   command
       .add_option("--device", args.device,
                   "Where to run: auto takes the best there is and says which")
-      ->type_name("auto|cpu|cuda")
+      ->type_name("auto|cpu|cuda|cuda:N")
       ->capture_default_str();
   command.add_option("--threads", args.threads, "CPU threads; 0 takes every core it may use")
       ->type_name("N")
@@ -64,19 +65,32 @@ Result<NameValue> split_pair(const std::string& text, const std::string& option)
 }
 
 Result<DeviceInfo> pick_device(const std::string& device, int threads, std::string& notice) {
-  if (device == "cuda" || device.starts_with("cuda:")) {
-    return Error{ErrorKind::kDevice,
-                 "this version has no kernels for CUDA devices; --device cpu runs every model"};
-  }
-  if (device != "auto" && device != "cpu") {
+  const auto bad = [&] {
     return usage("--device",
-                 fmt::format("found {}, expected auto, cpu or cuda", in_quotes(device)));
+                 fmt::format("found {}, expected auto, cpu, cuda or cuda:N", in_quotes(device)));
+  };
+  int index = 0;
+  const bool numbered = device.starts_with("cuda:");
+  if (numbered) {
+    const char* end = device.data() + device.size();
+    const auto [stop, error] = std::from_chars(device.data() + 5, end, index);
+    if (error != std::errc() || stop != end || index < 0) return bad();
   }
-  if (device == "auto") notice = "device: took cpu; this version has no kernels for CUDA devices";
-  DeviceInfo info;
-  info.backend = Backend::kCpu;
-  info.threads = threads > 0 ? threads : available_cores();
-  return info;
+  if (!numbered && device != "auto" && device != "cpu" && device != "cuda") return bad();
+  DeviceInfo cpu;
+  cpu.threads = threads > 0 ? threads : available_cores();
+  if (device == "cpu") return cpu;
+  auto cuda = find_cuda_device(index);
+  if (device != "auto") {
+    if (!cuda.ok()) cuda.error().message += "; --device cpu runs every model without a GPU";
+    return cuda;
+  }
+  if (cuda.ok()) {
+    notice = "device: took " + to_string(cuda.value());
+    return cuda;
+  }
+  notice = "device: took cpu; " + cuda.error().message;
+  return cpu;
 }
 
 Result<PlanOptions> plan_options(const PlanArgs& args, const Graph& graph,

@@ -206,8 +206,7 @@ void print_report_json(const Session& session, const std::vector<std::string>& s
 void print_report(const Session& session, const std::vector<std::string>& sources,
                   const std::vector<OutputReport>& reports, const Latency& latency) {
   const Plan& plan = session.plan();
-  fmt::print("model    {} on {}, {} thread{}\n", plan.graph().file, name_of(plan.device().backend),
-             plan.device().threads, plan.device().threads == 1 ? "" : "s");
+  fmt::print("model    {} on {}\n", plan.graph().file, to_string(plan.device()));
   for (size_t i = 0; i < sources.size(); ++i) {
     fmt::print("input    {} {} from {}\n",
                in_quotes(plan.graph().values[at(plan.graph().inputs[i])].name),

@@ -36,8 +36,7 @@ std::string Plan::explain() const {
   auto out = std::back_inserter(text);
   fmt::format_to(out, "model   {}", in_quotes(graph.file));
   if (!graph.name.empty()) fmt::format_to(out, ", graph {}", in_quotes(graph.name));
-  fmt::format_to(out, "\ndevice  {}, {} thread{}\n", name_of(device_.backend), device_.threads,
-                 device_.threads == 1 ? "" : "s");
+  fmt::format_to(out, "\ndevice  {}\n", to_string(device_));
   for (const auto& [symbol, size] : symbols_)
     fmt::format_to(out, "symbol  {} = {}\n", symbol, size);
   for (int v : graph.inputs) {

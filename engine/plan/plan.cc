@@ -39,8 +39,11 @@ Status Plan::place_values(const std::vector<TensorType>& types) {
     if (graph.values[v].kind == ValueKind::kWeight) {
       value.weight = static_cast<int>(v);
       value.desc.constant = true;
-      value.desc.alignment_bytes =
-          alignment_of(static_cast<int64_t>(std::bit_cast<intptr_t>(graph.values[v].data.data())));
+      // Where they lie in the file; a session for another device copies them to aligned places.
+      value.desc.alignment_bytes = device_.backend == Backend::kCpu
+                                       ? alignment_of(static_cast<int64_t>(
+                                             std::bit_cast<intptr_t>(graph.values[v].data.data())))
+                                       : kArenaAlignment;
     } else {
       value.desc.alignment_bytes = kArenaAlignment;
     }
@@ -102,8 +105,13 @@ Status Plan::choose_kernels(const PlanOptions& options) {
     std::vector<std::pair<const KernelEntry*, Support>> candidates;
     for (const KernelEntry* kernel : kernels()) {
       if (kernel->op != node.op->name || kernel->backend != device_.backend) continue;
+      const bool named = forced != options.kernels.end() && forced->second == kernel->name;
+      if (kernel->baseline && !named) {
+        candidates.emplace_back(kernel, Support::no("a baseline, taken only by name"));
+        continue;
+      }
       Support support = kernel->supports(step.problem);
-      const bool wanted = forced == options.kernels.end() || forced->second == kernel->name;
+      const bool wanted = forced == options.kernels.end() || named;
       if (support.ok && wanted && (best == nullptr || support.cost_us < best_support.cost_us)) {
         best = kernel;
         best_support = support;
@@ -148,7 +156,7 @@ Status Plan::choose_kernels(const PlanOptions& options) {
           {std::string(kernel->name),
            support.ok ? fmt::format("estimated {:.3g} us against {:.3g} us ({})", support.cost_us,
                                     best_support.cost_us, support.reason)
-                      : "refuses: " + support.reason});
+                      : (kernel->baseline ? "" : "refuses: ") + support.reason});
     }
   }
   return Ok{};

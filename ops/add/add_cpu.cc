@@ -3,9 +3,9 @@
 
 #include "ops/add/add.h"
 #include "ops/base/kernel.h"
+#include "ops/base/rows.h"
 #include "ops/cpu/convert.h"
 #include "ops/cpu/parallel.h"
-#include "ops/cpu/rows.h"
 
 namespace me {
 namespace {

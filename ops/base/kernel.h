@@ -49,6 +49,9 @@ struct KernelEntry {
   std::string_view op;    // OpDef::name
   std::string_view name;  // op_backend_variant
   Backend backend = Backend::kCpu;
+  // Somebody else's kernel, here to be compared with: taken only where it is asked for by name, and
+  // not held to this project's rules for NaN and infinities.
+  bool baseline = false;
   Support (*supports)(const Problem& problem) = nullptr;
   // Exact size of the scratch memory; null where there is none.
   int64_t (*workspace_bytes)(const Problem& problem) = nullptr;

@@ -65,7 +65,19 @@ constexpr std::string_view name_of(Backend backend) {
 struct DeviceInfo {
   Backend backend = Backend::kCpu;
   int threads = 1;  // worker threads that a CPU kernel may use, the calling one included
+
+  // Of a CUDA device; ops/cuda/device.h fills them in.
+  std::string name = {};
+  int index = 0;
+  int compute_capability = 0;  // 10·major + minor: 90 is 9.0
+  int multiprocessors = 0;
+  int64_t memory_bytes = 0;
+  int64_t l2_bytes = 0;
+  int64_t shared_bytes = 0;  // the most that one block may ask for
 };
+
+// "cpu, 2 threads" or "cuda:0, NVIDIA H200, 9.0, 132 multiprocessors"
+std::string to_string(const DeviceInfo& device);
 
 // One node with concrete shapes: all that a kernel needs to say whether it fits and what it costs.
 struct Problem {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "ops/base/rows.h"
 #include "ops/cpu/convert.h"
-#include "ops/cpu/rows.h"
 
 namespace me {
 

@@ -26,9 +26,9 @@
 #include <optional>
 
 #include "ops/base/kernel.h"
+#include "ops/base/rows.h"
 #include "ops/cpu/convert.h"
 #include "ops/cpu/parallel.h"
-#include "ops/cpu/rows.h"
 #include "ops/linear/linear.h"
 #include "ops/linear/onednn.h"
 

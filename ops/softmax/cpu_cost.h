@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "ops/base/op.h"
+#include "ops/base/rows.h"
 #include "ops/cpu/panel.h"
-#include "ops/cpu/rows.h"
 
 namespace me {
 

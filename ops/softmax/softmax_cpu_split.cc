@@ -12,9 +12,9 @@
 #include <fmt/format.h>
 
 #include "ops/base/kernel.h"
+#include "ops/base/rows.h"
 #include "ops/cpu/convert.h"
 #include "ops/cpu/parallel.h"
-#include "ops/cpu/rows.h"
 #include "ops/softmax/cpu_cost.h"
 #include "ops/softmax/row_ops.h"
 #include "ops/softmax/split.h"

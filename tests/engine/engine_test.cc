@@ -4,12 +4,13 @@
 
 #include "engine/model/loader.h"
 #include "ops/registry.h"
+#include "tests/ops/kernel_test.h"
 
 namespace me::testing {
 
-void CpuKernelsTest::SetUp() {
+void KernelsTest::SetUp() {
   for (const LeftOutKernel& left : left_out_kernels()) {
-    if (left.name.find("_cpu_") == std::string_view::npos) continue;
+    if (left.name.find(name_of(test_backend())) == std::string_view::npos) continue;
     GTEST_SKIP() << left.name << " is left out of this build, which lacks " << left.needs;
   }
 }
@@ -27,6 +28,7 @@ std::shared_ptr<const Plan> plan_for(std::shared_ptr<const Graph> graph, const S
                                      int threads) {
   PlanOptions options;
   options.symbols = symbols;
+  options.device = test_device()->info();
   options.device.threads = threads;
   auto plan = Plan::make(std::move(graph), options);
   if (!plan.ok()) throw std::runtime_error(plan.error().to_string());

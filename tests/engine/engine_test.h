@@ -12,8 +12,9 @@
 
 namespace me::testing {
 
-// Tests that need every CPU kernel: skipped, with the reason, where the build leaves one out.
-class CpuKernelsTest : public ::testing::Test {
+// Tests that need every kernel of the test backend (see tests/ops/kernel_test.h): skipped, with the
+// reason, where the build leaves one out.
+class KernelsTest : public ::testing::Test {
  protected:
   void SetUp() override;
 };
@@ -22,7 +23,7 @@ class CpuKernelsTest : public ::testing::Test {
 // exception where the model is refused.
 std::shared_ptr<const Graph> graph_from_text(const std::string& text);
 
-// A plan for the CPU with `threads` threads; an exception where there is none.
+// A plan for the test device, with `threads` threads on a CPU; an exception where there is none.
 std::shared_ptr<const Plan> plan_for(std::shared_ptr<const Graph> graph,
                                      const Symbols& symbols = {}, int threads = 2);
 

@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
-#include <cstring>
-#include <new>
 #include <random>
 #include <stdexcept>
 
@@ -27,37 +26,62 @@ std::vector<TensorType> types_of(const OpCase& c) {
   return types;
 }
 
-// Memory for one workspace, poisoned with NaN.
-class Workspace {
+// Memory of the test device that starts `shift` bytes after an aligned address.
+class TestMemory {
  public:
-  explicit Workspace(int64_t bytes) : bytes_(bytes) {
-    const int64_t padded =
-        (bytes + kWorkspaceAlignment) / kWorkspaceAlignment * kWorkspaceAlignment;
-    data_ = std::aligned_alloc(kWorkspaceAlignment, static_cast<size_t>(padded));
-    if (data_ == nullptr) throw std::bad_alloc();
-    std::memset(data_, 0xFF, static_cast<size_t>(padded));
-    padded_ = padded;
+  TestMemory(std::span<const uint8_t> bytes, int64_t shift)
+      : shift_(shift), size_(static_cast<int64_t>(bytes.size())) {
+    auto memory = Memory::on_device(test_device(), size_ + shift);
+    if (!memory.ok()) throw std::runtime_error(memory.error().to_string());
+    memory_ = std::move(memory).value();
+    test_device()->upload(data(), bytes.data(), size_);
   }
-  ~Workspace() { std::free(data_); }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-  void* data() const { return data_; }
-  // The padding behind the workspace is a guard: it must stay 0xFF.
-  bool guard_intact() const {
-    const auto* p = static_cast<const uint8_t*>(data_);
-    for (int64_t i = bytes_; i < padded_; ++i) {
-      if (p[i] != 0xFF) return false;
-    }
-    return true;
+  uint8_t* data() const { return reinterpret_cast<uint8_t*>(memory_.data()) + shift_; }
+  std::vector<uint8_t> bytes() const {
+    std::vector<uint8_t> bytes(static_cast<size_t>(size_));
+    test_device()->download(bytes.data(), data(), size_);
+    test_device()->wait();
+    return bytes;
   }
 
  private:
-  int64_t bytes_;
-  int64_t padded_;
-  void* data_;
+  Memory memory_;
+  int64_t shift_;
+  int64_t size_;
 };
 
 }  // namespace
+
+Backend test_backend() {
+  const char* name = std::getenv("ME_TEST_BACKEND");
+  return name != nullptr && std::string_view(name) == "cuda" ? Backend::kCuda : Backend::kCpu;
+}
+
+namespace {
+
+Result<DeviceInfo> test_device_info() {
+  static const auto* const info = new Result<DeviceInfo>(
+      test_backend() == Backend::kCuda ? find_cuda_device(0) : Result<DeviceInfo>(DeviceInfo{}));
+  return *info;
+}
+
+}  // namespace
+
+std::string missing_device() {
+  const auto info = test_device_info();
+  return info.ok() ? "" : info.error().to_string();
+}
+
+const std::shared_ptr<Device>& test_device() {
+  // Never closed: at exit the CUDA runtime may be gone before it.
+  static const auto* const device =
+      new std::shared_ptr<Device>(Device::open(test_device_info().value()));
+  return *device;
+}
+
+bool is_under_test(const KernelEntry& kernel) {
+  return kernel.backend == test_backend() && !kernel.baseline;
+}
 
 HostTensor::HostTensor(DType dtype, const Dims& shape)
     : HostTensor(dtype, shape, dense_strides(shape)) {}
@@ -123,7 +147,7 @@ std::vector<uint8_t> HostTensor::element_bytes() const {
   return bytes;
 }
 
-PreparedCase make_problem(const OpCase& c) {
+PreparedCase make_problem(const OpCase& c, Placement placement) {
   const OpDef* op = find_op(c.op);
   if (op == nullptr) throw std::invalid_argument("no op " + c.op);
   auto attrs = op->parse(c.attrs);
@@ -133,37 +157,59 @@ PreparedCase make_problem(const OpCase& c) {
   PreparedCase out{std::move(attrs).value(), {}};
   out.problem.op = op;
   out.problem.attrs = out.attrs.get();
+  const auto device = test_device_info();
+  if (device.ok()) out.problem.device = device.value();
   out.problem.device.threads = c.threads;
+  const auto place = [placement](TensorDesc& desc) {
+    desc.alignment_bytes =
+        placement == Placement::kAligned ? kWorkspaceAlignment : size_of(desc.dtype);
+  };
   for (size_t i = 0; i < c.inputs.size(); ++i) {
     out.problem.inputs.push_back(c.inputs[i].desc());
     out.problem.inputs.back().constant = c.constant_weights && i > 0;
+    place(out.problem.inputs.back());
   }
   for (const TensorType& type : types.value()) {
     out.problem.outputs.push_back(dense(type.dtype, type.shape));
     if (c.output_strides.rank() > 0) out.problem.outputs.back().strides = c.output_strides;
-    out.problem.outputs.back().alignment_bytes = size_of(type.dtype);
+    place(out.problem.outputs.back());
   }
   return out;
 }
 
-HostTensor run_kernel(const KernelEntry& kernel, const OpCase& c) {
-  const PreparedCase prepared = make_problem(c);
+HostTensor run_kernel(const KernelEntry& kernel, const OpCase& c, Placement placement) {
+  const PreparedCase prepared = make_problem(c, placement);
+  const auto shift = [placement](DType dtype) {
+    return placement == Placement::kAligned ? 0 : size_of(dtype);
+  };
   const TensorDesc& desc = prepared.problem.outputs.at(0);
   HostTensor output(desc.dtype, desc.shape, desc.strides);
-  const Workspace workspace(workspace_of(kernel, prepared.problem));
+  const std::vector<uint8_t> poison(
+      static_cast<size_t>(workspace_of(kernel, prepared.problem) + HostTensor::kGuardBytes), 0xFF);
+  const TestMemory workspace(poison, 0);
+  const TestMemory output_memory(output.storage(), shift(desc.dtype));
+  std::vector<TestMemory> input_memory;
   std::vector<void*> inputs;
-  for (const HostTensor& t : c.inputs) inputs.push_back(t.view().data);
-  void* outputs[] = {output.view().data};
+  for (const HostTensor& t : c.inputs) {
+    input_memory.emplace_back(t.body(), shift(t.desc().dtype));
+    inputs.push_back(input_memory.back().data());
+  }
+  void* outputs[] = {output_memory.data() + HostTensor::kGuardBytes};
   auto op = kernel.prepare(prepared.problem, {inputs, outputs, workspace.data()});
   if (!op.ok()) {
     ADD_FAILURE() << kernel.name << ": " << op.error().to_string();
     return output;
   }
-  op.value()->enqueue(nullptr);
+  op.value()->enqueue(test_device()->stream());
+  std::ranges::copy(output_memory.bytes(), output.storage().begin());
   EXPECT_TRUE(output.guards_intact()) << kernel.name << " wrote outside its output";
-  EXPECT_TRUE(workspace.guard_intact()) << kernel.name << " wrote past its workspace";
-  for (const HostTensor& t : c.inputs) {
-    EXPECT_TRUE(t.guards_intact()) << kernel.name << " wrote outside its output, into an input";
+  const std::vector<uint8_t> scratch = workspace.bytes();
+  EXPECT_TRUE(std::all_of(scratch.end() - HostTensor::kGuardBytes, scratch.end(),
+                          [](uint8_t byte) { return byte == 0xFF; }))
+      << kernel.name << " wrote past its workspace";
+  for (size_t i = 0; i < c.inputs.size(); ++i) {
+    EXPECT_TRUE(std::ranges::equal(input_memory[i].bytes(), c.inputs[i].body()))
+        << kernel.name << " wrote into input " << i;
   }
   return output;
 }
@@ -176,30 +222,36 @@ OracleOutput run_oracle(const OpCase& c) {
 }
 
 void expect_kernels_match_oracle(const OpCase& c) {
-  const PreparedCase prepared = make_problem(c);
   const OracleOutput want = run_oracle(c);
   int offered = 0;
   int ran = 0;
   std::string refusals;
   for (const KernelEntry* kernel : kernels()) {
-    if (kernel->op != c.op || kernel->backend != Backend::kCpu) continue;
+    if (kernel->op != c.op || !is_under_test(*kernel)) continue;
     ++offered;
-    const Support support = kernel->supports(prepared.problem);
-    if (!support.ok) {
-      EXPECT_FALSE(support.reason.empty()) << kernel->name << " refuses without a reason";
-      refusals += fmt::format("\n  {}: {}", kernel->name, support.reason);
-      continue;
+    for (const Placement placement : {Placement::kAligned, Placement::kOneElementOff}) {
+      const PreparedCase prepared = make_problem(c, placement);
+      const bool aligned = placement == Placement::kAligned;
+      SCOPED_TRACE(fmt::format("{}, {}", kernel->name, aligned ? "aligned" : "one element off"));
+      const Support support = kernel->supports(prepared.problem);
+      if (!support.ok) {
+        EXPECT_FALSE(support.reason.empty()) << "refuses without a reason";
+        refusals += fmt::format("\n  {}: {}", kernel->name, support.reason);
+        continue;
+      }
+      const HostTensor first = run_kernel(*kernel, c, placement);
+      const HostTensor second = run_kernel(*kernel, c, placement);
+      ++ran;
+      const CheckReport report = check_output(first.view(), want);
+      EXPECT_TRUE(report.passed) << report.failures
+                                 << " elements outside their bound; worst: " << report.message;
+      EXPECT_EQ(first.element_bytes(), second.element_bytes()) << "two runs differ";
     }
-    SCOPED_TRACE(std::string(kernel->name));
-    const HostTensor first = run_kernel(*kernel, c);
-    const HostTensor second = run_kernel(*kernel, c);
-    ++ran;
-    const CheckReport report = check_output(first.view(), want);
-    EXPECT_TRUE(report.passed) << report.failures
-                               << " elements outside their bound; worst: " << report.message;
-    EXPECT_EQ(first.element_bytes(), second.element_bytes()) << "two runs differ";
   }
-  if (offered == 0) GTEST_SKIP() << "this build leaves out the CPU kernels of " << c.op;
+  if (offered == 0) {
+    GTEST_SKIP() << fmt::format("this build leaves out the {} kernels of {}",
+                                name_of(test_backend()), c.op);
+  }
   EXPECT_GT(ran, 0) << "no kernel takes the problem:" << refusals;
 }
 

@@ -1,5 +1,8 @@
 // The harness of every kernel test: random inputs, poisoned and guarded outputs, the FP64 oracle as
 // the judge, every row of the registry that takes the problem.
+//
+// The same tests run for every backend: the environment variable ME_TEST_BACKEND, cpu (the default)
+// or cuda, says for which. In CTest all tests of a program on CUDA are one, cuda.PROGRAM.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,12 +10,14 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "ops/base/check.h"
 #include "ops/base/kernel.h"
+#include "ops/device/device.h"
 
 namespace me::testing {
 
@@ -24,6 +29,14 @@ inline auto every_dtype() { return ::testing::Values(DType::kF32, DType::kF16, D
 inline std::string dtype_case_name(const ::testing::TestParamInfo<DType>& param) {
   return std::string(name_of(param.param));
 }
+
+Backend test_backend();
+// Why the backend's device is not there, or "": the tests' main function then skips every test.
+std::string missing_device();
+// The device that the tests run on.
+const std::shared_ptr<Device>& test_device();
+// Whether the kernel is the test backend's and held to the oracle: baselines have their own tests.
+bool is_under_test(const KernelEntry& kernel);
 
 // A strided tensor with its storage. Every byte that belongs to no element (guards before and
 // after, gaps between rows) starts as 0xFF and must still be 0xFF afterwards; elements start as
@@ -47,8 +60,14 @@ class HostTensor {
   bool guards_intact() const;
   std::vector<uint8_t> element_bytes() const;  // row-major
 
- private:
   static constexpr int64_t kGuardBytes = 256;
+  // Everything, guards included, and the part from the first element to the last.
+  std::span<uint8_t> storage() { return storage_; }
+  std::span<const uint8_t> body() const {
+    return std::span(storage_).subspan(kGuardBytes, storage_.size() - 2 * kGuardBytes);
+  }
+
+ private:
   TensorDesc desc_;
   std::vector<uint8_t> storage_;
   std::vector<bool> is_element_;  // per byte of storage_
@@ -68,17 +87,24 @@ struct PreparedCase {
   std::unique_ptr<Attrs> attrs;
   Problem problem;
 };
-PreparedCase make_problem(const OpCase& c);
+// Where element 0 of every input and output lies: on a multiple of 256 bytes, or one element after
+// that, which takes the vector loads from a kernel.
+enum class Placement : uint8_t { kAligned, kOneElementOff };
+PreparedCase make_problem(const OpCase& c, Placement placement = Placement::kAligned);
 
-// Runs one kernel. Fails the test where it cannot be prepared or writes outside its output.
-HostTensor run_kernel(const KernelEntry& kernel, const OpCase& c);
+// Runs one kernel on the test device. Fails the test where it cannot be prepared or writes outside
+// its output. Inputs lie in allocations of exactly their size, so that a sanitizer sees a read past
+// them.
+HostTensor run_kernel(const KernelEntry& kernel, const OpCase& c,
+                      Placement placement = Placement::kAligned);
 
 // The oracle's answer.
 OracleOutput run_oracle(const OpCase& c);
 
-// Every kernel of the registry that supports the case, run twice: within its bound of the oracle,
-// the same bits both times, nothing written outside the output. At least one kernel has to support
-// it, unless this build leaves all kernels of the op out (then the test is skipped).
+// Every kernel of the registry for the test's backend that supports the case, in both placements,
+// run twice: within its bound of the oracle, the same bits both times, nothing written outside the
+// output. At least one kernel has to support it, unless this build leaves all kernels of the op out
+// (then the test is skipped).
 void expect_kernels_match_oracle(const OpCase& c);
 
 // The error of inferring the case's output, or "" where the op accepts it.

@@ -9,13 +9,15 @@
 
 #include "engine/io/npy.h"
 #include "engine/io/safetensors.h"
+#include "ops/device/device.h"
 #include "tests/engine/engine_test.h"
+#include "tests/ops/kernel_test.h"
 
 namespace me::testing {
 namespace {
 
 using Json = nlohmann::json;
-using CliRunTest = CpuKernelsTest;
+using CliRunTest = KernelsTest;
 
 const std::string kModels = std::string(ME_SOURCE_DIR) + "/models/";
 const std::string kDigitsInput = " --input image=" + kModels + "digits/test_images.npy";
@@ -27,8 +29,19 @@ struct Outcome {
   std::string err;
 };
 
-// Runs the program with `arguments`, as a shell would split them.
-Outcome engine(const std::string& arguments) {
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Runs the program with `arguments`, as a shell would split them; on the test backend where they
+// plan a model and name no device.
+Outcome engine(std::string arguments) {
+  const std::string command_name = arguments.substr(0, arguments.find(' '));
+  if ((command_name == "run" || command_name == "inspect" || command_name == "compare" ||
+       command_name == "bench") &&
+      has(arguments, ".") && !has(arguments, "--device")) {
+    arguments += " --device " + std::string(name_of(test_backend()));
+  }
   const TempFolder folder;
   const std::string err_file = folder.path("err");
   const std::string command = std::string(ME_ENGINE) + " " + arguments + " 2>" + err_file;
@@ -42,10 +55,6 @@ Outcome engine(const std::string& arguments) {
   outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   outcome.err = read_bytes(err_file);
   return outcome;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 // One line, from the program, that says `part`, with this exit status and nothing on stdout.
@@ -169,7 +178,7 @@ TEST_F(CliRunTest, UsageErrorsExitWith2) {
   expect_refusal(digits + " --dim batch=1e3", 2, "expected a whole number");
   expect_refusal(digits + " --dim batch=1 --dim batch=2", 2, "expected one value");
   expect_refusal(digits + " --dim rows=1", 2, "expected a symbol of the model (batch)");
-  expect_refusal(digits + " --dim batch=1 --device tpu", 2, "expected auto, cpu or cuda");
+  expect_refusal(digits + " --dim batch=1 --device tpu", 2, "expected auto, cpu, cuda or cuda:N");
   expect_refusal(digits + " --dim batch=1 --input nobody=" + kModels + "digits/test_images.npy", 2,
                  "expected an input of the model: \"image\"");
   expect_refusal(digits + " --dim batch=1 --output nobody=y.npy", 2, "\"probability\"");
@@ -182,11 +191,12 @@ TEST_F(CliRunTest, UsageErrorsExitWith2) {
 }
 
 TEST_F(CliRunTest, NoGpuIsExit3AndNamesTheWayOn) {
-  expect_refusal("run " + kModels + "softmax.pb --device cuda", 3, "--device cpu");
-  expect_refusal("run " + kModels + "softmax.pb --device cuda:1", 3, "--device cpu");
-  const Outcome automatic = engine("run " + kModels + "softmax.pb");
+  expect_refusal("run " + kModels + "softmax.pb --device cuda:99", 3, "--device cpu");
+  const Outcome automatic = engine("run " + kModels + "softmax.pb --device auto");
   EXPECT_EQ(automatic.status, 0);
-  EXPECT_TRUE(has(automatic.err, "device: took cpu")) << automatic.err;
+  const bool gpu = find_cuda_device(0).ok();
+  EXPECT_TRUE(has(automatic.err, gpu ? "device: took cuda:0" : "device: took cpu"))
+      << automatic.err;
 }
 
 TEST_F(CliRunTest, ModelTooLargeForTheMachineIsExit3) {
@@ -200,12 +210,11 @@ TEST_F(CliRunTest, ModelTooLargeForTheMachineIsExit3) {
 
 TEST_F(CliRunTest, OutputThatCannotBeWrittenIsExit4AndLeavesNothing) {
   const TempFolder folder;
-  expect_refusal("run --device cpu " + kModels + "softmax.pb --seed 3 --output y=" +
-                     folder.path("no/such.npy") + " --input x=" + folder.path("absent.npy"),
+  expect_refusal("run " + kModels + "softmax.pb --seed 3 --output y=" + folder.path("no/such.npy") +
+                     " --input x=" + folder.path("absent.npy"),
                  2, "absent.npy");
-  const Outcome outcome =
-      engine("run " + kModels + "digits.pb" + kDigitsInput +
-             " --device cpu --output probability=" + folder.path("no/such.npy"));
+  const Outcome outcome = engine("run " + kModels + "digits.pb" + kDigitsInput +
+                                 " --output probability=" + folder.path("no/such.npy"));
   EXPECT_EQ(outcome.status, 4) << outcome.err;
   EXPECT_FALSE(std::filesystem::exists(folder.path("no")));
 }
@@ -225,10 +234,14 @@ TEST(CliTest, HelpTeaches) {
 TEST_F(CliRunTest, InspectShowsPlanMemoryAndReasons) {
   const Outcome people = engine("inspect " + kModels + "chain.pb --threads 2");
   ASSERT_EQ(people.status, 0) << people.err;
-  for (const char* part : {"linear_cpu_onednn", "attention_cpu_streaming", "a view", "a copy",
-                           "arena", "FLOP", "not        softmax_cpu_split"}) {
+  const bool cuda = test_backend() == Backend::kCuda;
+  const std::string backend(name_of(test_backend()));
+  for (const std::string& part :
+       {"linear_" + backend, "attention_" + backend, std::string("a view"), std::string("a copy"),
+        std::string("arena"), std::string("FLOP"), "not        softmax_" + backend + "_split"}) {
     EXPECT_TRUE(has(people.out, part)) << part << " is missing in\n" << people.out;
   }
+  EXPECT_EQ(has(people.out, "taken only by name"), cuda);
   const Json plan = Json::parse(engine("inspect --json --threads 2 " + kModels + "chain.pb").out);
   EXPECT_GE(plan["memory"]["arena_bytes"], plan["memory"]["lower_bound_bytes"]);
   EXPECT_LE(plan["memory"]["arena_bytes"].get<double>(),
@@ -264,7 +277,7 @@ TEST_F(CliRunTest, InputsOfOtherFloatTypesAreRoundedWithANoticeAndIntegersRefuse
   const std::string npy =
       std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + "\n" + std::string(48, '\0');
   const std::string whole = folder.write("i.npy", npy);
-  expect_refusal("run --device cpu " + model + " --input x=" + whole, 2, "found elements of type");
+  expect_refusal("run " + model + " --input x=" + whole, 2, "found elements of type");
 }
 
 TEST_F(CliRunTest, SameSeedSameInputs) {

@@ -5,7 +5,7 @@
 namespace me::testing {
 namespace {
 
-using PlanTest = CpuKernelsTest;
+using PlanTest = KernelsTest;
 
 size_t index_of(const Plan& plan, const std::string& value) {
   return static_cast<size_t>(plan.graph().find_value(value));

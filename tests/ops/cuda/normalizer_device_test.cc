@@ -3,8 +3,9 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <vector>
 
-#include "ops/cuda/device.h"
+#include "ops/device/device.h"
 #include "tests/ops/cuda/normalizer_on_device.h"
 
 namespace me::testing {
@@ -15,9 +16,33 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 class NormalizerOnDevice : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto devices = cuda_devices();
-    if (!devices.ok()) GTEST_SKIP() << devices.error().to_string();
+    const auto info = find_cuda_device(0);
+    if (!info.ok()) GTEST_SKIP() << info.error().to_string();
+    device_ = Device::open(info.value());
   }
+
+  // merge(a[i], b[i]) as the device computes it.
+  std::vector<Normalizer> merge_on_device(const std::vector<Normalizer>& a,
+                                          const std::vector<Normalizer>& b) {
+    const auto bytes = static_cast<int64_t>(a.size() * sizeof(Normalizer));
+    const Memory left = Memory::on_device(device_, bytes).value();
+    const Memory right = Memory::on_device(device_, bytes).value();
+    const Memory out = Memory::on_device(device_, bytes).value();
+    device_->fill(out.data(), 0xFF, bytes);
+    device_->upload(left.data(), a.data(), bytes);
+    device_->upload(right.data(), b.data(), bytes);
+    const auto at = [](const Memory& memory) {
+      return reinterpret_cast<Normalizer*>(memory.data());
+    };
+    enqueue_merges(at(left), at(right), at(out), static_cast<int>(a.size()), device_->stream());
+    std::vector<Normalizer> merged(a.size());
+    device_->download(merged.data(), out.data(), bytes);
+    device_->wait();
+    return merged;
+  }
+
+ private:
+  std::shared_ptr<Device> device_;
 };
 
 TEST_F(NormalizerOnDevice, WorkedMergesAndEmptySets) {  // W

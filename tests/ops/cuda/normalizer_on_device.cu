@@ -1,4 +1,4 @@
-#include "ops/cuda/buffer.h"
+#include "ops/cuda/launch.h"
 #include "tests/ops/cuda/normalizer_on_device.h"
 
 namespace me::testing {
@@ -11,24 +11,12 @@ __global__ void merge_kernel(const Normalizer* a, const Normalizer* b, Normalize
 
 }  // namespace
 
-std::vector<Normalizer> merge_on_device(const std::vector<Normalizer>& a,
-                                        const std::vector<Normalizer>& b) {
+void enqueue_merges(const Normalizer* a, const Normalizer* b, Normalizer* out, int n,
+                    void* stream) {
   constexpr int kThreads = 128;
-  const int n = static_cast<int>(a.size());
-  const size_t bytes = a.size() * sizeof(Normalizer);
-  const DeviceBuffer left(static_cast<int64_t>(bytes));
-  const DeviceBuffer right(static_cast<int64_t>(bytes));
-  const DeviceBuffer out(static_cast<int64_t>(bytes));
-  ME_CUDA_CHECK(cudaMemset(out.data(), 0xFF, bytes));
-  ME_CUDA_CHECK(cudaMemcpy(left.data(), a.data(), bytes, cudaMemcpyHostToDevice));
-  ME_CUDA_CHECK(cudaMemcpy(right.data(), b.data(), bytes, cudaMemcpyHostToDevice));
-  merge_kernel<<<(n + kThreads - 1) / kThreads, kThreads>>>(
-      static_cast<const Normalizer*>(left.data()), static_cast<const Normalizer*>(right.data()),
-      static_cast<Normalizer*>(out.data()), n);
-  ME_CUDA_CHECK(cudaGetLastError());
-  std::vector<Normalizer> merged(a.size());
-  ME_CUDA_CHECK(cudaMemcpy(merged.data(), out.data(), bytes, cudaMemcpyDeviceToHost));
-  return merged;
+  merge_kernel<<<(n + kThreads - 1) / kThreads, kThreads, 0, as_cuda_stream(stream)>>>(a, b, out,
+                                                                                       n);
+  check_launch();
 }
 
 }  // namespace me::testing

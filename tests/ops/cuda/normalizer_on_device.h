@@ -1,13 +1,10 @@
 #pragma once
 
-#include <vector>
-
 #include "ops/softmax/normalizer.h"
 
 namespace me::testing {
 
-// merge(a[i], b[i]) computed on the current CUDA device.
-std::vector<Normalizer> merge_on_device(const std::vector<Normalizer>& a,
-                                        const std::vector<Normalizer>& b);
+// Enqueues out[i] = merge(a[i], b[i]) for i < n on a cudaStream_t; all three in device memory.
+void enqueue_merges(const Normalizer* a, const Normalizer* b, Normalizer* out, int n, void* stream);
 
 }  // namespace me::testing

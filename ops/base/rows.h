@@ -1,4 +1,4 @@
-// A strided tensor as rows along its last axis.
+// A strided tensor as rows along its last axis. Trivially copyable, so kernels take it by value.
 #pragma once
 
 #include "ops/base/tensor.h"
@@ -12,7 +12,7 @@ struct Rows {
   TensorDesc leading;  // the axes but the last, as few as their strides allow
 
   // Elements from the tensor's element 0 to the first one of a row.
-  int64_t offset(int64_t row) const {
+  constexpr int64_t offset(int64_t row) const {
     if (leading.shape.rank() == 1) return row * leading.strides[0];  // spares the divisions
     return offset_of(leading, row);
   }
