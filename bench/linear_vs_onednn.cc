@@ -18,8 +18,8 @@
 #include <unordered_map>
 
 #include "bench/bench_case.h"
-#include "engine/runtime/latency.h"
 #include "engine/runtime/session.h"
+#include "engine/runtime/statistics.h"
 
 namespace me::bench {
 namespace {
@@ -110,14 +110,9 @@ std::shared_ptr<const Graph> graph_of(const BenchCase& c, const AttrMap& attrs, 
 
 // False where an arm is wrong.
 bool compare(int64_t m, int64_t n, int64_t k, bool nk, bool constant, int threads, double seconds) {
-  const CaseSpec spec{.op = "linear",
-                      .name = {},
-                      .attrs = {{"weight_layout", std::string(nk ? "NK" : "KN")},
-                                {"activation", std::string("RELU")}},
-                      .shapes = {{m, k}, nk ? Dims{n, k} : Dims{k, n}, {n}},
-                      .sampled = {0, {{0}}},
-                      .constant_weights = constant};
-  BenchCase c(spec, DType::kF32, threads);
+  CaseSpec spec = linear_case(m, n, k, nk);
+  spec.constant_weights = constant;
+  const BenchCase c(spec, DType::kF32, {.backend = Backend::kCpu, .threads = threads});
   PlanOptions options;
   options.device = c.problem().device;
   auto plan = Plan::make(graph_of(c, spec.attrs, constant), options);
@@ -138,23 +133,29 @@ bool compare(int64_t m, int64_t n, int64_t k, bool nk, bool constant, int thread
     std::memcpy(buffer.data, inputs[i], static_cast<size_t>(buffer.bytes()));
     inputs[i] = buffer.data;
   }
-  Direct direct(inputs, c.output(), m, n, k, nk);
+  const TensorDesc& result = c.problem().outputs[0];
+  auto output = Memory::on_device(Device::open(DeviceInfo{}), result.bytes());
+  if (!output.ok()) {
+    fmt::print("{}\n", output.error().to_string());
+    return false;
+  }
+  Direct direct(inputs, output.value().data(), m, n, k, nk);
   const auto run_ours = [&] { session.run(); };
   const auto run_direct = [&] { direct.run(); };
 
   const std::string shape = fmt::format("{}x{}x{} {} {}", m, n, k, nk ? "NK" : "KN",
                                         constant ? "weights constant" : "weights vary");
   for (bool is_ours : {true, false}) {
-    c.poison();
+    void* const y = is_ours ? session.output(0).data : output.value().data();
+    std::memset(y, 0xFF, static_cast<size_t>(result.bytes()));
     if (is_ours) {
       run_ours();
-      const TensorView y = session.output(0);
-      std::memcpy(c.output(), y.data, static_cast<size_t>(y.bytes()));
     } else {
       run_direct();
     }
-    if (const std::string fault = c.check(); !fault.empty()) {
-      fmt::print("{}: {} is wrong: {}\n", shape, is_ours ? "the engine" : "direct oneDNN", fault);
+    if (const CheckReport report = c.check(y); !report.passed) {
+      fmt::print("{}: {} is wrong: {}\n", shape, is_ours ? "the engine" : "direct oneDNN",
+                 report.message);
       return false;
     }
   }

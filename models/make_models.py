@@ -146,6 +146,17 @@ graph {{
 """, {"qkv_weight": w, "qkv_bias": b})
 
 
+def digits_answers(images, weights):
+    """The network in float64 throughout: [images, 10] probabilities."""
+    h = images.astype(np.float64)
+    for i in (1, 2, 3):
+        h = h @ weights[f"weight{i}"].astype(np.float64) + weights[f"bias{i}"].astype(np.float64)
+        if i < 3:
+            h = np.maximum(h, 0)
+    e = np.exp(h - h.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
 def digits():
     """A trained classifier, and the 400 images that training has not seen."""
     images, labels = load_digits(return_X_y=True)
@@ -159,18 +170,15 @@ def digits():
         weights[f"weight{i}"] = (w / 16 if i == 1 else w).astype(np.float32)
         weights[f"bias{i}"] = b.astype(np.float32)
 
-    h = test_x
-    for i in (1, 2, 3):
-        h = h @ weights[f"weight{i}"] + weights[f"bias{i}"]
-        if i < 3:
-            h = np.maximum(h, 0)
-    accuracy = np.mean(h.argmax(axis=1) == test_y)
+    probability = digits_answers(test_x, weights)
+    accuracy = np.mean(probability.argmax(axis=1) == test_y)
     print(f"digits: {100 * accuracy:.2f} % of {len(test_y)} images kept aside")
     assert accuracy >= 0.97
 
     (HERE / "digits").mkdir(exist_ok=True)
     np.save(HERE / "digits" / "test_images.npy", test_x)
     np.save(HERE / "digits" / "test_labels.npy", test_y.astype(np.int64))
+    np.save(HERE / "digits" / "test_answers.npy", probability)
     declared = "".join(weight("digits", name, array) for name, array in weights.items())
     write_model("digits", f"""\
 # A trained MLP that recognises handwritten digits: 8×8 images in, with ink from 0 to 16, and the

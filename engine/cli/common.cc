@@ -31,20 +31,20 @@ Error usage(std::string field, std::string message) {
 
 }  // namespace
 
+CLI::Option* add_repeatable(CLI::App& command, const std::string& name,
+                            std::vector<std::string>& values, const std::string& help) {
+  return command.add_option(name, values, help)->expected(1)->take_all()->allow_extra_args(false);
+}
+
 void add_plan_options(CLI::App& command, PlanArgs& args) {
   command.add_option("model", args.model, "Model file: .txtpb (protobuf text) or .pb (binary)")
       ->required()
       ->type_name("MODEL");
-  command.add_option("--dim", args.dims, "Give a symbol its number: --dim batch=8")
-      ->type_name("SYMBOL=N")
-      ->expected(1)
-      ->take_all();
-  command
-      .add_option("--kernel", args.kernels,
-                  "Use this kernel for this node: --kernel scores=softmax_cpu_split")
-      ->type_name("NODE=KERNEL")
-      ->expected(1)
-      ->take_all();
+  add_repeatable(command, "--dim", args.dims, "Give a symbol its number: --dim batch=8")
+      ->type_name("SYMBOL=N");
+  add_repeatable(command, "--kernel", args.kernels,
+                 "Use this kernel for this node: --kernel scores=softmax_cpu_split")
+      ->type_name("NODE=KERNEL");
   command
       .add_option("--device", args.device,
                   "Where to run: auto takes the best there is and says which")

@@ -22,6 +22,11 @@ struct PlanArgs {
   int threads = 0;  // 0: one per core that this process may use
 };
 
+// An option that takes one value each time it is given, and may be given again. (Left to itself
+// CLI11 would take the words after it too, the model's name among them.)
+CLI::Option* add_repeatable(CLI::App& command, const std::string& name,
+                            std::vector<std::string>& values, const std::string& help);
+
 // Adds the options of PlanArgs to a sub-command.
 void add_plan_options(CLI::App& command, PlanArgs& args);
 
@@ -57,6 +62,8 @@ void print_json(const Json& json);
 void add_run(CLI::App& app, int& status);
 void add_check(CLI::App& app, int& status);
 void add_inspect(CLI::App& app, int& status);
+void add_compare(CLI::App& app, int& status);
+void add_bench(CLI::App& app, int& status);
 void add_convert(CLI::App& app, int& status);
 
 }  // namespace me::cli

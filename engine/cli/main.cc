@@ -25,6 +25,8 @@ int run_program(int argc, char** argv) {
 
   int status = 0;
   me::cli::add_run(app, status);
+  me::cli::add_compare(app, status);
+  me::cli::add_bench(app, status);
   me::cli::add_check(app, status);
   me::cli::add_inspect(app, status);
   me::cli::add_convert(app, status);

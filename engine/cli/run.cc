@@ -148,37 +148,6 @@ Json output_json(const OutputReport& report) {
   return out;
 }
 
-// Fills every input of the session from the arrays, or at random. Returns where each one came from.
-Result<std::vector<std::string>> fill_inputs(const Session& session,
-                                             const std::map<std::string, InputArray>& arrays,
-                                             uint64_t seed) {
-  const Graph& graph = session.plan().graph();
-  std::vector<std::string> sources;
-  for (size_t i = 0; i < graph.inputs.size(); ++i) {
-    const std::string& name = graph.values[at(graph.inputs[i])].name;
-    const auto found = arrays.find(name);
-    if (found == arrays.end()) {
-      fill_random(session.input(i), seed + i);
-      sources.push_back(fmt::format("random, seed {}", seed + i));
-      notify(fmt::format(
-          "input {} is random: normal, seed {}; give --input NAME=FILE.npy for real data",
-          in_quotes(name), seed + i));
-      continue;
-    }
-    std::string rounding;
-    const Status copied = copy_array(found->second.array, session.input(i), rounding);
-    if (!copied.ok()) {
-      Error error = copied.error();
-      error.file = found->second.source;
-      error.field = "input " + in_quotes(name);
-      return error;
-    }
-    if (!rounding.empty()) notify(fmt::format("input {}: {}", in_quotes(name), rounding));
-    sources.push_back(found->second.source);
-  }
-  return sources;
-}
-
 void print_report_json(const Session& session, const std::vector<std::string>& sources,
                        const std::vector<OutputReport>& reports, const Latency& latency) {
   const Plan& plan = session.plan();
@@ -226,11 +195,9 @@ Status run(const RunArgs& args) {
   ME_ASSIGN_OR_RETURN(Graph loaded, load_model(args.plan.model));
   const auto graph = std::make_shared<const Graph>(std::move(loaded));
   ME_ASSIGN_OR_RETURN(const auto arrays, read_inputs(*graph, args.inputs));
-  std::map<std::string, Dims> shapes;
-  for (const auto& [name, input] : arrays) shapes[name] = input.array.shape;
   std::string device_notice;
   ME_ASSIGN_OR_RETURN(const PlanOptions options,
-                      plan_options(args.plan, *graph, shapes, device_notice));
+                      plan_options(args.plan, *graph, shapes_of(arrays), device_notice));
   ME_ASSIGN_OR_RETURN(const auto plan, Plan::make(graph, options));
 
   // Whatever can be wrong with the command line is found before anything runs.
@@ -250,7 +217,8 @@ Status run(const RunArgs& args) {
   }
   ME_ASSIGN_OR_RETURN(const auto session, Session::create(plan));
   if (!device_notice.empty()) notify(device_notice);
-  ME_ASSIGN_OR_RETURN(const auto sources, fill_inputs(*session, arrays, args.seed));
+  ME_ASSIGN_OR_RETURN(const auto sources,
+                      fill_inputs(*graph, session->inputs(), arrays, args.seed));
 
   const Latency latency = measure_latency([&] { session->run(); }, args.repeat, kMostRepeatSeconds);
 
@@ -285,27 +253,14 @@ void add_run(CLI::App& app, int& status) {
       "Inputs that are not given are random, with a notice. Symbols get their numbers from the\n"
       "inputs' shapes or from --dim.");
   add_plan_options(*command, args->plan);
-  command
-      ->add_option("--input", args->inputs,
-                   "An input: NAME=FILE.npy, NAME=FILE.safetensors (its tensor NAME), or\n"
-                   "FILE.safetensors (every input that it holds)")
-      ->type_name("[NAME=]FILE")
-      ->expected(1)
-      ->take_all();
-  command
-      ->add_option("--output", args->outputs,
-                   "Write an output: NAME=FILE.npy (bf16 as float32, which is exact) or\n"
-                   "NAME=FILE.safetensors")
-      ->type_name("NAME=FILE")
-      ->expected(1)
-      ->take_all();
-  command
-      ->add_option("--labels", args->labels,
-                   "Compare the place of each row's largest element with the integers in FILE.npy")
-      ->type_name("NAME=FILE")
-      ->expected(1)
-      ->take_all();
-  command->add_option("--seed", args->seed, "Seed of random inputs")->capture_default_str();
+  add_input_options(*command, args->inputs, args->seed);
+  add_repeatable(*command, "--output", args->outputs,
+                 "Write an output: NAME=FILE.npy (bf16 as float32, which is exact) or\n"
+                 "NAME=FILE.safetensors")
+      ->type_name("NAME=FILE");
+  add_repeatable(*command, "--labels", args->labels,
+                 "Compare the place of each row's largest element with the integers in FILE.npy")
+      ->type_name("NAME=FILE");
   command
       ->add_option("--repeat", args->repeat,
                    "Runs after the first to time (stops early after one second)")

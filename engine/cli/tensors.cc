@@ -54,6 +54,14 @@ bool is_floating(ArrayType type) {
 
 }  // namespace
 
+void add_input_options(CLI::App& command, std::vector<std::string>& inputs, uint64_t& seed) {
+  add_repeatable(command, "--input", inputs,
+                 "An input: NAME=FILE.npy, NAME=FILE.safetensors (its tensor NAME), or\n"
+                 "FILE.safetensors (every input that it holds)")
+      ->type_name("[NAME=]FILE");
+  command.add_option("--seed", seed, "Seed of random inputs")->capture_default_str();
+}
+
 Result<std::map<std::string, InputArray>> read_inputs(const Graph& graph,
                                                       const std::vector<std::string>& args) {
   std::map<std::string, InputArray> inputs;
@@ -124,6 +132,42 @@ void fill_random(const TensorView& buffer, uint64_t seed) {
   std::normal_distribution<float> normal;
   for (int64_t i = 0; i < buffer.count(); ++i)
     store_f32(buffer.data, i, buffer.dtype, normal(random));
+}
+
+Result<std::vector<std::string>> fill_inputs(const Graph& graph,
+                                             const std::vector<TensorView>& buffers,
+                                             const std::map<std::string, InputArray>& arrays,
+                                             uint64_t seed) {
+  std::vector<std::string> sources;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const std::string& name = graph.values[at(graph.inputs[i])].name;
+    const auto found = arrays.find(name);
+    if (found == arrays.end()) {
+      fill_random(buffers[i], seed + i);
+      sources.push_back(fmt::format("random, seed {}", seed + i));
+      notify(fmt::format(
+          "input {} is random: normal, seed {}; give --input NAME=FILE.npy for real data",
+          in_quotes(name), seed + i));
+      continue;
+    }
+    std::string rounding;
+    const Status copied = copy_array(found->second.array, buffers[i], rounding);
+    if (!copied.ok()) {
+      Error error = copied.error();
+      error.file = found->second.source;
+      error.field = "input " + in_quotes(name);
+      return error;
+    }
+    if (!rounding.empty()) notify(fmt::format("input {}: {}", in_quotes(name), rounding));
+    sources.push_back(found->second.source);
+  }
+  return sources;
+}
+
+std::map<std::string, Dims> shapes_of(const std::map<std::string, InputArray>& arrays) {
+  std::map<std::string, Dims> shapes;
+  for (const auto& [name, input] : arrays) shapes[name] = input.array.shape;
+  return shapes;
 }
 
 Status check_output_path(const std::string& path) {

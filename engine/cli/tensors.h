@@ -17,6 +17,9 @@ struct InputArray {
   std::string source;  // the file, for messages
 };
 
+// Adds --input and --seed to a sub-command.
+void add_input_options(CLI::App& command, std::vector<std::string>& inputs, uint64_t& seed);
+
 // Reads what --input says: NAME=FILE.npy, NAME=FILE.safetensors (its tensor NAME), or
 // FILE.safetensors (every tensor in it that is an input of the graph). By input name.
 Result<std::map<std::string, InputArray>> read_inputs(const Graph& graph,
@@ -28,6 +31,16 @@ Status copy_array(const Array& array, const TensorView& buffer, std::string& not
 
 // Normal(0, 1), the same for the same seed.
 void fill_random(const TensorView& buffer, uint64_t seed);
+
+// Fills a buffer for each of the graph's inputs from the arrays, or at random with a notice.
+// Returns where each one came from.
+Result<std::vector<std::string>> fill_inputs(const Graph& graph,
+                                             const std::vector<TensorView>& buffers,
+                                             const std::map<std::string, InputArray>& arrays,
+                                             uint64_t seed);
+
+// The shapes of the arrays, by input.
+std::map<std::string, Dims> shapes_of(const std::map<std::string, InputArray>& arrays);
 
 // Whether write_tensor knows the file's ending.
 Status check_output_path(const std::string& path);

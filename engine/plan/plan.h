@@ -55,6 +55,7 @@ class Plan {
                                                   const PlanOptions& options);
 
   const Graph& graph() const { return *graph_; }
+  const std::shared_ptr<const Graph>& share_graph() const { return graph_; }
   const DeviceInfo& device() const { return device_; }
   const Symbols& symbols() const { return symbols_; }
   const std::vector<PlannedValue>& values() const { return values_; }  // by the graph's index

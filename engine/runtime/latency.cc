@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <chrono>
 
-namespace me {
+#include "engine/runtime/statistics.h"
 
-double median(std::vector<double> samples) {
-  std::sort(samples.begin(), samples.end());
-  const size_t middle = samples.size() / 2;
-  return samples.size() % 2 == 1 ? samples[middle] : 0.5 * (samples[middle - 1] + samples[middle]);
-}
+namespace me {
 
 Latency measure_latency(const std::function<void()>& run, int runs, double seconds) {
   using Clock = std::chrono::steady_clock;

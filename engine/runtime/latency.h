@@ -18,7 +18,4 @@ struct Latency {
 // steady clock.
 Latency measure_latency(const std::function<void()>& run, int runs, double seconds);
 
-// Median of the samples; the mean of the middle two where their number is even. Requires one.
-double median(std::vector<double> samples);
-
 }  // namespace me

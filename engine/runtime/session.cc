@@ -73,6 +73,12 @@ TensorView Session::input(size_t position) const { return view_of_host(inputs_.a
 
 TensorView Session::output(size_t position) const { return view_of_host(outputs_.at(position)); }
 
+std::vector<TensorView> Session::inputs() const {
+  std::vector<TensorView> views;
+  for (const HostBuffer& buffer : inputs_) views.push_back(view_of_host(buffer));
+  return views;
+}
+
 Status Session::allocate() {
   const Plan& p = *plan_;
   const int64_t bytes = std::max<int64_t>(p.arena().bytes, kArenaAlignment);

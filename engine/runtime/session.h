@@ -35,6 +35,7 @@ class Session {
   // long as the session. Inputs keep their content from run to run; outputs hold the last run's.
   TensorView input(size_t position) const;
   TensorView output(size_t position) const;
+  std::vector<TensorView> inputs() const;  // of all inputs, in order
 
   // Inputs to the device, every kernel once, in order, outputs to the host; waits for them. New
   // values in the inputs need no new capture. Nothing is allocated by the engine.

@@ -31,6 +31,8 @@ Work work(const Problem& p) {
   return {n, 3 * n * static_cast<double>(size_of(p.outputs[0].dtype))};
 }
 
+int64_t sum_length(const Problem&) { return 0; }
+
 }  // namespace
 
 std::vector<OracleOutput> add_oracle(const Problem& problem, std::span<const F64Tensor> inputs);
@@ -43,6 +45,7 @@ const OpDef kAddOp = {
     .parse = parse,
     .infer = infer,
     .work = work,
+    .sum_length = sum_length,
     .oracle = add_oracle,
 };
 

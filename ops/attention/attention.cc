@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace me {
@@ -86,6 +87,11 @@ Work work(const Problem& problem) {
   return total;
 }
 
+int64_t sum_length(const Problem& problem) {
+  const AttentionSizes s = attention_sizes(problem);
+  return std::max(s.head_dim, s.kv_len);
+}
+
 }  // namespace
 
 AttentionSizes attention_sizes(const Problem& problem) {
@@ -119,6 +125,7 @@ const OpDef kAttentionOp = {
     .parse = parse,
     .infer = infer,
     .work = work,
+    .sum_length = sum_length,
     .oracle = attention_oracle,
 };
 

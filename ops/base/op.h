@@ -141,6 +141,9 @@ struct OpDef {
 
   Work (*work)(const Problem& problem) = nullptr;
 
+  // Terms of the longest fp32 sum that an output element comes from; 0 where nothing is summed.
+  int64_t (*sum_length)(const Problem& problem) = nullptr;
+
   // The op's definition in FP64. `inputs` are dense; one result per output.
   std::vector<OracleOutput> (*oracle)(const Problem& problem,
                                       std::span<const F64Tensor> inputs) = nullptr;

@@ -100,6 +100,8 @@ Work work(const Problem& p) {
   return total;
 }
 
+int64_t sum_length(const Problem& p) { return linear_sizes(p).k; }
+
 }  // namespace
 
 LinearSizes linear_sizes(const Problem& p) {
@@ -125,6 +127,7 @@ const OpDef kLinearOp = {
     .parse = parse,
     .infer = infer,
     .work = work,
+    .sum_length = sum_length,
     .oracle = linear_oracle,
 };
 

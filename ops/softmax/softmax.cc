@@ -25,6 +25,8 @@ Work work(const Problem& p) {
   return {5 * n, 2 * n * static_cast<double>(size_of(p.outputs[0].dtype))};
 }
 
+int64_t sum_length(const Problem& p) { return p.inputs[0].shape.back(); }
+
 }  // namespace
 
 std::vector<OracleOutput> softmax_oracle(const Problem& problem, std::span<const F64Tensor> inputs);
@@ -35,6 +37,7 @@ const OpDef kSoftmaxOp = {
     .parse = parse,
     .infer = infer,
     .work = work,
+    .sum_length = sum_length,
     .oracle = softmax_oracle,
 };
 

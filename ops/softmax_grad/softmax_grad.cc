@@ -35,6 +35,8 @@ Work work(const Problem& p) {
   return {4 * n, 3 * n * static_cast<double>(size_of(p.outputs[0].dtype))};
 }
 
+int64_t sum_length(const Problem& p) { return p.inputs[0].shape.back(); }
+
 }  // namespace
 
 std::vector<OracleOutput> softmax_grad_oracle(const Problem& problem,
@@ -48,6 +50,7 @@ const OpDef kSoftmaxGradOp = {
     .parse = parse,
     .infer = infer,
     .work = work,
+    .sum_length = sum_length,
     .oracle = softmax_grad_oracle,
 };
 

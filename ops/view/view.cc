@@ -245,6 +245,8 @@ Result<std::vector<TensorType>> infer_broadcast(const Attrs& attrs,
   return std::vector{TensorType{x.dtype, shape}};
 }
 
+int64_t sum_length(const Problem&) { return 0; }
+
 }  // namespace
 
 const OpDef kReshapeOp = {
@@ -253,6 +255,7 @@ const OpDef kReshapeOp = {
     .parse = parse_reshape,
     .infer = infer_reshape,
     .work = work,
+    .sum_length = sum_length,
     .oracle = view_oracle,
     .view = view_of_reshape,
 };
@@ -263,6 +266,7 @@ const OpDef kTransposeOp = {
     .parse = parse_transpose,
     .infer = infer_transpose,
     .work = work,
+    .sum_length = sum_length,
     .oracle = view_oracle,
     .view = view_of_transpose,
 };
@@ -273,6 +277,7 @@ const OpDef kSliceOp = {
     .parse = parse_slice,
     .infer = infer_slice,
     .work = work,
+    .sum_length = sum_length,
     .oracle = view_oracle,
     .view = view_of_slice,
 };
@@ -283,6 +288,7 @@ const OpDef kBroadcastOp = {
     .parse = parse_broadcast,
     .infer = infer_broadcast,
     .work = work,
+    .sum_length = sum_length,
     .oracle = view_oracle,
     .view = view_of_broadcast,
 };

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/attention/cuda_schedule.h"
 #include "ops/registry.h"
 #include "tests/ops/kernel_test.h"
 
@@ -424,9 +425,144 @@ TEST_P(AttentionTest, RowsKeepTheirBitsWhateverTheFutureHolds) {
     }
     for (const KernelEntry* kernel : kernels()) {
       if (kernel->op != "attention" || !is_under_test(*kernel)) continue;
+      if (!kernel->supports(make_problem(clean).problem).ok) continue;
       EXPECT_EQ(leading_bytes(run_kernel(*kernel, clean), last),
                 leading_bytes(run_kernel(*kernel, poisoned), last))
           << kernel->name;
+    }
+  }
+}
+
+TEST_P(AttentionTest, EdgesOfTheGpuTiles) {
+  // Tall tiles have 128 (fp32: 64) rows, flat ones 16; key tiles 64 or, above 128 dimensions, 32.
+  for (const int64_t q_len : {15, 16, 17, 31, 33, 63, 65, 127, 128, 129}) {
+    for (const int64_t kv_len : {31, 33, 64, 65, 129}) {
+      expect_match(GetParam(), {.q_len = q_len, .head_dim = 8, .kv_len = kv_len}, causal());
+    }
+  }
+  for (const int64_t kv_len : {31, 32, 33, 95, 97}) {
+    expect_match(GetParam(), {.q_len = 20, .head_dim = 136, .kv_len = kv_len}, causal());
+    expect_match(GetParam(), {.q_len = 2, .head_dim = 136, .kv_len = kv_len}, causal());
+  }
+}
+
+TEST_P(AttentionTest, EdgesOfThePaddedHeadDimensions) {
+  for (const int64_t head_dim : {8, 63, 64, 65, 72, 127, 129, 255}) {
+    for (const int64_t value_dim : {int64_t{8}, int64_t{66}, head_dim}) {
+      for (const int64_t q_len : {3, 18}) {
+        expect_match(GetParam(),
+                     {.q_len = q_len, .head_dim = head_dim, .kv_len = 37, .value_dim = value_dim},
+                     causal());
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, AlignedRowsOfOddLength) {
+  // Rows start at multiples of 16 bytes, and the last 16 bytes of a row are not all its own.
+  const DType t = GetParam();
+  for (const int64_t q_len : {3, 40}) {
+    HostTensor q(t, {1, 2, q_len, 21}, {2 * q_len * 24, q_len * 24, 24, 1});
+    HostTensor k(t, {1, 2, 70, 21}, {2 * 70 * 32, 70 * 32, 32, 1});
+    HostTensor v(t, {1, 2, 70, 13}, {2 * 70 * 16, 70 * 16, 16, 1});
+    q.fill_normal(1), k.fill_normal(2), v.fill_normal(3);
+    expect_kernels_match_oracle({"attention", causal(), {q, k, v}});
+  }
+}
+
+TEST_P(AttentionTest, OddStridesOfSingleElements) {
+  // The stride of an axis of one element says nothing of where anything lies.
+  const DType t = GetParam();
+  HostTensor q(t, {1, 1, 1, 16}, {3, 5, 7, 1}), k(t, {1, 1, 1, 16}, {3, 5, 7, 1});
+  HostTensor v(t, {1, 1, 1, 16}, {3, 5, 7, 1});
+  expect_kernels_match_oracle(
+      {"attention", {}, {q.fill_normal(1), k.fill_normal(2), v.fill_normal(3)}});
+}
+
+TEST_P(AttentionTest, SplitKeysOfManyRowsWithSpecialValues) {
+  // Few units for a GPU: the keys are split. The last 100 keys are hidden from the first queries.
+  for (const int64_t q_len : {5, 101}) {
+    OpCase c = make_case(
+        GetParam(),
+        {.batch = 1, .heads = 4, .q_len = q_len, .head_dim = 16, .kv_heads = 2, .kv_len = 1100},
+        causal(), 2, 0.1f);
+    const int64_t elements = c.inputs[2].desc().count();
+    c.inputs[2].set(elements - 16, kInf);           // the last key, of the second head
+    c.inputs[2].set(elements - 3 * 16 + 1, -kInf);  // the last but two
+    c.inputs[2].set(elements / 2 - 2 * 16, kNaN);   // the last but one, of the first head
+    expect_kernels_match_oracle(c);
+  }
+}
+
+TEST_P(AttentionTest, ScaleZeroOfInfiniteScoresIsNaN) {
+  OpCase c = make_case(GetParam(), {.q_len = 70, .head_dim = 4, .kv_len = 70},
+                       {{"scale", 0.0}, {"causal", true}});
+  c.inputs[1].set(40 * 4, kInf);
+  const std::vector<double> values = checked_values(c);
+  EXPECT_TRUE(std::isfinite(values[39 * 4]));
+  EXPECT_TRUE(std::isnan(values[40 * 4]));
+}
+
+TEST_P(AttentionTest, NegativeScaleTurnsTheOrderAround) {
+  for (const int64_t q_len : {2, 40}) {
+    expect_match(GetParam(), {.q_len = q_len, .head_dim = 24, .kv_len = 90}, {{"scale", -0.5}});
+  }
+}
+
+// ---- how GPU kernels cut a problem ----
+
+TEST(AttentionGridTest, EveryVisiblePairIsComputedOnce) {
+  constexpr int64_t kHeads = 4, kKvHeads = 2;
+  struct Case {
+    int64_t q_len, kv_len, group;
+    int tile_rows, tile_keys;
+    int64_t slots;
+    int causal;  // 0: not, 1: top left, 2: bottom right
+  };
+  std::vector<Case> cases;
+  for (const int64_t q_len : {1, 2, 5, 9}) {
+    for (const int64_t kv_len : {0, 1, 4, 7, 20}) {
+      for (const int64_t group : {1, 2, 3}) {
+        for (const int rows : {1, 2, 16}) {
+          for (const int keys : {1, 3, 4}) {
+            for (const int64_t slots : {1, 50}) {
+              for (const int mask : {0, 1, 2}) {
+                cases.push_back({q_len, kv_len, group, rows, keys, slots, mask});
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  for (const Case& c : cases) {
+    const KeyMask mask{c.kv_len, c.causal != 0, c.causal == 2 ? c.kv_len - c.q_len : 0};
+    const AttentionGrid grid = attention_grid(mask, kHeads, kKvHeads, c.group, c.q_len, c.tile_rows,
+                                              c.tile_keys, c.slots, 2);
+    const int64_t rows = c.q_len * c.group;
+    std::vector<int64_t> keys_done(static_cast<size_t>(kHeads * rows), 0);  // in order, no gaps
+    for (int64_t i = 0; i < grid.blocks(); ++i) {
+      const AttentionBlock b = grid.block(i);
+      ASSERT_EQ(b.unit * grid.splits + b.split, i);
+      for (int local = 0; local < c.tile_rows && b.row_begin + local < rows; ++local) {
+        const AttentionRow row = grid.row(b, static_cast<uint32_t>(local));
+        ASSERT_EQ(row.query * c.group + row.g, b.row_begin + local);
+        int64_t& done = keys_done[static_cast<size_t>((b.batch * kKvHeads + b.kv_head) * rows +
+                                                      b.row_begin + local)];
+        for (int64_t tile = b.tile_begin; tile < b.tile_end; ++tile) {
+          const int64_t first = tile * c.tile_keys;
+          const int seen = grid.visible(b, static_cast<uint32_t>(local), first, c.tile_keys);
+          if (tile < b.full_tiles) {
+            ASSERT_EQ(seen, c.tile_keys);
+          }
+          if (seen == 0) continue;
+          ASSERT_EQ(done, first);
+          done += seen;
+        }
+      }
+    }
+    for (int64_t r = 0; r < kHeads * rows; ++r) {
+      ASSERT_EQ(keys_done[static_cast<size_t>(r)], mask.visible_keys(r % rows / c.group));
     }
   }
 }

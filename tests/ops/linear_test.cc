@@ -312,6 +312,58 @@ TEST_P(LinearTest, ReluOfMinusZeroIsPlusZero) {
   }
 }
 
+// One short of, at and past the tiles of 64, 128 and 256 and the steps of 64 that GPU kernels have.
+TEST_P(LinearTest, EdgesOfDeviceTiles) {
+  unsigned variant = 0;
+  for (int64_t m : {15, 17, 63, 65, 127, 129}) {
+    for (int64_t n : {64, 127, 129, 257}) {
+      for (int64_t k : {33, 64, 65, 128, 136}) {
+        ++variant;
+        LinearCase c{.dtype = GetParam(), .x_shape = {m, k}, .n = n};
+        c.nk = variant & 1;
+        c.relu = variant & 2;
+        c.bias = static_cast<Bias>(variant / 4 % 3);
+        expect_match(c);
+        if (HasFailure() || IsSkipped()) return;
+      }
+    }
+  }
+}
+
+// More M-tiles than a group holds, and not a multiple of it; every tile is partial at the edges.
+TEST_P(LinearTest, PartialLastGroupOfTiles) {
+  for (bool nk : {false, true}) {
+    expect_match({.dtype = GetParam(), .x_shape = {1100, 72}, .n = 2104, .nk = nk});
+  }
+}
+
+// M·N of a few tiles and a long K, which GPU kernels cut into parts; the last part is shorter.
+TEST_P(LinearTest, LongKInParts) {
+  for (bool nk : {false, true}) {
+    for (bool relu : {false, true}) {
+      expect_match({.dtype = GetParam(), .x_shape = {1, 784}, .n = 512, .nk = nk, .relu = relu});
+      expect_match({.dtype = GetParam(), .x_shape = {5, 1030}, .n = 130, .nk = nk, .relu = relu});
+      expect_match({.dtype = GetParam(), .x_shape = {16, 4104}, .n = 128, .nk = nk, .relu = relu});
+    }
+  }
+}
+
+// Rows at multiples of 16 bytes whose lengths are none, in every operand: the last vector of a row
+// is partial, and what follows it in memory is no part of the tensor.
+TEST_P(LinearTest, AlignedRowsOfRaggedLengths) {
+  for (bool nk : {false, true}) {
+    for (int64_t k : {1, 61, 67, 131}) {
+      expect_match({.dtype = GetParam(),
+                    .x_shape = {70, k},
+                    .n = 131,
+                    .nk = nk,
+                    .x_strides = {136, 1},
+                    .w_strides = {136, 1},
+                    .y_strides = {144, 1}});
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, LinearTest, every_dtype(), dtype_case_name);
 
 // ---- worked facts ----
@@ -357,7 +409,9 @@ TEST(LinearFactTest, TrueF32KeepsTwelveBits) {
 }
 
 // A prepared kernel keeps no values of inputs that are not constant, and reads no output.
+// (On a GPU sessions, which replay, are tested for it.)
 TEST(LinearReplayTest, SecondRunSeesTheNewInputs) {
+  if (!test_device()->host_memory()) GTEST_SKIP() << "of host memory";
   for (DType dtype : {DType::kF32, DType::kF16}) {
     for (bool relu : {false, true}) {
       LinearCase c{.dtype = dtype, .x_shape = {7, 19}, .n = 5, .relu = relu};
@@ -365,6 +419,7 @@ TEST(LinearReplayTest, SecondRunSeesTheNewInputs) {
       const PreparedCase prepared = make_problem(built);
       for (const KernelEntry* kernel : kernels()) {
         if (kernel->op != "linear" || !is_under_test(*kernel)) continue;
+        if (!kernel->supports(prepared.problem).ok) continue;
         std::vector<char> storage(
             static_cast<size_t>(workspace_of(*kernel, prepared.problem) + kWorkspaceAlignment));
         void* workspace = storage.data();

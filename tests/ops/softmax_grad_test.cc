@@ -95,6 +95,32 @@ TEST_P(SoftmaxGradTest, LengthsAroundTheBuffersAnd32769) {
   }
 }
 
+// On the GPU: 8 elements to a lane up to 256, 16 to a lane up to a warp's 512, then to a block.
+TEST_P(SoftmaxGradTest, LengthsAroundTheLanesAndTheWarp) {
+  for (const int64_t n : {127, 128, 129, 255, 256, 257, 1040}) expect_match({3, n}, {n, 1}, {n, 1});
+  expect_match({131, 9}, {9, 1}, {9, 1});  // the last block has few rows
+}
+
+TEST_P(SoftmaxGradTest, AlignedRowsWithARaggedEnd) {
+  for (const int64_t n : {13, 250, 515, 1029}) {
+    const int64_t pitch = (n + 7) / 8 * 8;
+    expect_match({3, n}, {pitch, 1}, {pitch, 1}, {pitch, 1});
+  }
+}
+
+// On the GPU 49152 elements of 16 bits stay in shared memory.
+TEST_P(SoftmaxGradTest, RowsAroundWhatSharedMemoryKeeps) {
+  for (const int64_t n : {24577, 49153, 70001}) expect_match({1, n}, {n, 1}, {n, 1});
+}
+
+// A tile of the GPU's is 16 rows (8 in fp32) and a chunk up to 256 columns; 14 stay on an H200.
+TEST_P(SoftmaxGradTest, TransposedAroundTheTilesChunksAndTheRing) {
+  for (const int64_t n : {31, 255, 257, 3584, 3585, 5000}) {
+    for (const int64_t rows : {8, 16}) expect_match({rows, n}, {1, rows}, {1, rows});
+  }
+  expect_match({16, 300}, {1, 16}, {304, 1});
+}
+
 TEST_P(SoftmaxGradTest, ZeroSizedDimensions) {
   for (const Dims& shape : {Dims{0}, Dims{0, 5}, Dims{5, 0}, Dims{2, 3, 0}}) {
     expect_match(shape, dense_strides(shape), dense_strides(shape));

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -85,6 +86,89 @@ TEST_F(CliRunTest, DigitsAreRecognised) {
   EXPECT_TRUE(has(people.out, "of 400 rows")) << people.out;
   EXPECT_TRUE(has(people.out, "latency")) << people.out;
   EXPECT_FALSE(has(people.err, "random")) << people.err;
+}
+
+// Every backend gives the same answers: those of float64, within a millionth, and the same digit.
+TEST_F(CliRunTest, DigitsHaveTheAnswersOfFloat64) {
+  const TempFolder folder;
+  const std::string file = folder.path("probability.npy");
+  const Outcome outcome =
+      engine("run " + kModels + "digits.pb" + kDigitsInput + " --output probability=" + file);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto got = read_npy(file);
+  const auto want = read_npy(kModels + "digits/test_answers.npy");
+  ASSERT_TRUE(got.ok() && want.ok());
+  ASSERT_EQ(got.value().shape, want.value().shape);
+  for (int64_t row = 0; row < 400; ++row) {
+    int64_t got_digit = 0;
+    int64_t want_digit = 0;
+    for (int64_t i = 0; i < 10; ++i) {
+      const double p = got.value().get(10 * row + i);
+      EXPECT_TRUE(std::abs(p - want.value().get(10 * row + i)) <= 1e-6) << row << ", " << i;
+      if (p > got.value().get(10 * row + got_digit)) got_digit = i;
+      if (want.value().get(10 * row + i) > want.value().get(10 * row + want_digit)) want_digit = i;
+    }
+    EXPECT_EQ(got_digit, want_digit) << row;
+  }
+}
+
+TEST_F(CliRunTest, CompareShowsEveryNodeWithErrorsInBound) {
+  const Outcome people = engine("compare " + kModels + "chain.pb --threads 2");
+  ASSERT_EQ(people.status, 0) << people.err;
+  for (const char* part : {"node \"layer\"", "node \"attend\"", "node \"normalize\"", "ceilings",
+                           "of its bound", "bound: fp32 sums of 256 terms", "added", "inherited",
+                           "the whole model", "OK: every kernel"}) {
+    EXPECT_TRUE(has(people.out, part)) << part << " is missing in\n" << people.out;
+  }
+  if (test_backend() == Backend::kCuda) {
+    EXPECT_TRUE(has(people.out, "linear_cuda_cublaslt ")) << people.out;
+    EXPECT_TRUE(has(people.out, "linear_cuda_cublaslt_first")) << people.out;
+    EXPECT_TRUE(has(people.out, "attention_cuda_cublaslt ")) << people.out;
+  }
+}
+
+TEST_F(CliRunTest, CompareAsJsonWithAKernelAskedFor) {
+  const std::string split = "softmax_" + std::string(name_of(test_backend())) + "_split";
+  const Outcome outcome = engine("compare --json --with " + split + " " + kModels + "softmax.pb");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json out = Json::parse(outcome.out);
+  EXPECT_EQ(out["passed"], true);
+  EXPECT_GT(out["copy_bytes_per_s"], 1e8);
+  EXPECT_TRUE(out["provenance"].contains("commit"));
+  const Json& kernels = out["nodes"][0]["kernels"];
+  ASSERT_EQ(kernels.size(), 2U);
+  EXPECT_EQ(kernels[1]["kernel"], split);
+  for (const Json& kernel : kernels) {
+    EXPECT_EQ(kernel["passed"], true);
+    EXPECT_LE(kernel["error_over_bound"], 1.0);
+    EXPECT_GT(kernel["time_us"]["median"], 0.0);
+  }
+}
+
+TEST_F(CliRunTest, BenchMeasuresWhatItSays) {
+  const std::string digits = kModels + "digits.pb --dim batch=1 --runs 120";
+  const Outcome outcome = engine("bench --json " + digits);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json out = Json::parse(outcome.out);
+  const bool cuda = test_backend() == Backend::kCuda;
+  const Json& latency = out["latency_us"];
+  EXPECT_EQ(latency.size(), cuda ? 5U : 1U);
+  for (const Json& arm : latency) {
+    EXPECT_EQ(arm["runs"], 120);
+    EXPECT_GT(arm["min"], 0.0);
+    EXPECT_LE(arm["min"], arm["median"]);
+    EXPECT_LE(arm["median"], arm["p90"]);
+    EXPECT_LE(arm["p90"], arm["max"]);
+    EXPECT_TRUE(arm["p95"].is_null()) << "read off 6 runs";
+  }
+  EXPECT_EQ(out.contains("capture_us"), cuda);
+  EXPECT_GT(out["runs_per_second"], 0.0);
+  EXPECT_EQ(out["kernels"].size(), 4U);
+  const Outcome people = engine("bench " + digits);
+  ASSERT_EQ(people.status, 0) << people.err;
+  EXPECT_TRUE(has(people.out, "throughput")) << people.out;
+  EXPECT_EQ(has(people.out, "paid back"), cuda) << people.out;
+  EXPECT_EQ(engine("bench " + digits + " --seconds 0").status, 2);
 }
 
 TEST_F(CliRunTest, TextAndBinaryAgreeToTheBit) {
@@ -222,7 +306,7 @@ TEST_F(CliRunTest, OutputThatCannotBeWrittenIsExit4AndLeavesNothing) {
 TEST(CliTest, HelpTeaches) {
   const Outcome help = engine("--help");
   EXPECT_EQ(help.status, 0);
-  for (const char* command : {"run", "check", "inspect", "encode", "decode"}) {
+  for (const char* command : {"run", "compare", "bench", "check", "inspect", "encode", "decode"}) {
     EXPECT_TRUE(has(help.out, command));
     const Outcome one = engine(std::string(command) + " --help");
     EXPECT_EQ(one.status, 0);
@@ -278,6 +362,21 @@ TEST_F(CliRunTest, InputsOfOtherFloatTypesAreRoundedWithANoticeAndIntegersRefuse
       std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + "\n" + std::string(48, '\0');
   const std::string whole = folder.write("i.npy", npy);
   expect_refusal("run " + model + " --input x=" + whole, 2, "found elements of type");
+}
+
+// Options that may be given again take one value each time, whatever comes after them.
+TEST_F(CliRunTest, TheModelMayStandBehindAnyOption) {
+  const TempFolder folder;
+  const std::string model = kModels + "digits.pb";
+  const std::string input = kModels + "digits/test_images.npy";
+  EXPECT_EQ(engine("run --dim batch=400 " + model).status, 0);
+  EXPECT_EQ(engine("run --input image=" + input + " " + model).status, 0);
+  EXPECT_EQ(
+      engine("run --dim batch=1 --output probability=" + folder.path("p.npy") + " " + model).status,
+      0);
+  EXPECT_EQ(engine("run" + kDigitsInput + kDigitsLabels + " " + model).status, 0);
+  expect_refusal("run --dim batch=1 --kernel nobody=add_cpu " + model, 2, "no node \"nobody\"");
+  expect_refusal("compare --dim batch=1 --with nobody " + model, 2, "expected a kernel of");
 }
 
 TEST_F(CliRunTest, SameSeedSameInputs) {

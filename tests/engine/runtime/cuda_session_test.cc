@@ -8,18 +8,12 @@
 #include "engine/runtime/session.h"
 #include "ops/cuda/stream.h"
 #include "tests/engine/engine_test.h"
-#include "tests/ops/kernel_test.h"
 
 namespace me::testing {
 namespace {
 
 class CudaSessionTest : public KernelsTest {
  protected:
-  void SetUp() override {
-    if (test_backend() != Backend::kCuda) GTEST_SKIP() << "of CUDA only";
-    KernelsTest::SetUp();
-  }
-
   static std::unique_ptr<Session> softmax_session() {
     auto session = Session::create(plan_for(graph_from_text(R"(
       inputs { name: "x" dtype: F32 dims: [{size: 4}, {size: 32769}] }

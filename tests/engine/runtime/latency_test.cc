@@ -8,12 +8,6 @@
 namespace me {
 namespace {
 
-TEST(LatencyTest, MedianOfOddAndEvenCounts) {
-  EXPECT_EQ(median({3, 1, 2}), 2);
-  EXPECT_EQ(median({4, 1, 2, 3}), 2.5);
-  EXPECT_EQ(median({7}), 7);
-}
-
 TEST(LatencyTest, FirstRunIsNotAmongTheSamples) {
   int calls = 0;
   const Latency latency = measure_latency([&] { ++calls; }, 5, 10);

@@ -5,47 +5,37 @@
 #include <random>
 #include <vector>
 
-#include "ops/device/device.h"
 #include "tests/ops/cuda/normalizer_on_device.h"
+#include "tests/ops/kernel_test.h"
 
 namespace me::testing {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-class NormalizerOnDevice : public ::testing::Test {
+class CudaNormalizerTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto info = find_cuda_device(0);
-    if (!info.ok()) GTEST_SKIP() << info.error().to_string();
-    device_ = Device::open(info.value());
-  }
-
   // merge(a[i], b[i]) as the device computes it.
-  std::vector<Normalizer> merge_on_device(const std::vector<Normalizer>& a,
-                                          const std::vector<Normalizer>& b) {
+  static std::vector<Normalizer> merge_on_device(const std::vector<Normalizer>& a,
+                                                 const std::vector<Normalizer>& b) {
+    const std::shared_ptr<Device>& device = test_device();
     const auto bytes = static_cast<int64_t>(a.size() * sizeof(Normalizer));
-    const Memory left = Memory::on_device(device_, bytes).value();
-    const Memory right = Memory::on_device(device_, bytes).value();
-    const Memory out = Memory::on_device(device_, bytes).value();
-    device_->fill(out.data(), 0xFF, bytes);
-    device_->upload(left.data(), a.data(), bytes);
-    device_->upload(right.data(), b.data(), bytes);
+    const Memory left = Memory::on_device(device, bytes).value();
+    const Memory right = Memory::on_device(device, bytes).value();
+    const Memory out = Memory::on_device(device, bytes).value();
+    device->fill(out.data(), 0xFF, bytes);
+    device->upload(left.data(), a.data(), bytes);
+    device->upload(right.data(), b.data(), bytes);
     const auto at = [](const Memory& memory) {
       return reinterpret_cast<Normalizer*>(memory.data());
     };
-    enqueue_merges(at(left), at(right), at(out), static_cast<int>(a.size()), device_->stream());
+    enqueue_merges(at(left), at(right), at(out), static_cast<int>(a.size()), device->stream());
     std::vector<Normalizer> merged(a.size());
-    device_->download(merged.data(), out.data(), bytes);
-    device_->wait();
+    device->download(merged.data(), out.data(), bytes);
+    device->wait();
     return merged;
   }
-
- private:
-  std::shared_ptr<Device> device_;
 };
 
-TEST_F(NormalizerOnDevice, WorkedMergesAndEmptySets) {  // W
+TEST_F(CudaNormalizerTest, WorkedMergesAndEmptySets) {  // W
   const Normalizer empty;
   const auto merged =
       merge_on_device({{2, 2}, empty, {3, 1}, {1, 1}}, {{4, 1}, empty, empty, normalizer_of(kInf)});
@@ -60,7 +50,7 @@ TEST_F(NormalizerOnDevice, WorkedMergesAndEmptySets) {  // W
 
 // The two exponentials differ by at most 3 units in the last place, and no more than one of the two
 // terms is rescaled.
-TEST_F(NormalizerOnDevice, AgreesWithTheHost) {
+TEST_F(CudaNormalizerTest, AgreesWithTheHost) {
   std::mt19937 random(7);
   std::normal_distribution<float> normal(0, 20);
   std::vector<Normalizer> a;
