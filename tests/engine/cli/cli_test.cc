@@ -333,6 +333,15 @@ TEST_F(CliRunTest, InspectShowsPlanMemoryAndReasons) {
   EXPECT_TRUE(has(engine("inspect " + kModels + "digits.pb --dim batch=400").out, "f32[400, 10]"));
 }
 
+TEST_F(CliRunTest, InspectShowsTheWorked1088BytesOfSplitSoftmax) {  // W
+  const std::string backend(name_of(test_backend()));
+  const Outcome people = engine("inspect " + std::string(ME_SOURCE_DIR) +
+                                "/tests/models/softmax_4x32769.txtpb --kernel soft=softmax_" +
+                                backend + "_split");
+  ASSERT_EQ(people.status, 0) << people.err;
+  EXPECT_TRUE(has(people.out, "workspace  1088 bytes")) << people.out;
+}
+
 TEST_F(CliRunTest, InputsOfOtherFloatTypesAreRoundedWithANoticeAndIntegersRefused) {
   const TempFolder folder;
   const std::string model = folder.write("m.txtpb", R"(format_version: 1 graph {

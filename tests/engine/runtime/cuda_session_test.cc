@@ -76,12 +76,18 @@ TEST_F(CudaSessionTest, CaptureRefusesAllocationAndWaiting) {
   session->run();  // and the device still works
 }
 
+// Other programs come and go on the device, so that one round may see them; a run that took memory
+// would show in every round.
 TEST_F(CudaSessionTest, RunsTakeNoDeviceMemory) {
   const auto session = softmax_session();
   session->run();
-  const int64_t before = session->device().free_bytes();
-  for (int i = 0; i < 100; ++i) session->run();
-  EXPECT_EQ(session->device().free_bytes(), before);
+  bool unchanged = false;
+  for (int round = 0; round < 20 && !unchanged; ++round) {
+    const int64_t before = session->device().free_bytes();
+    for (int i = 0; i < 100; ++i) session->run();
+    unchanged = session->device().free_bytes() == before;
+  }
+  EXPECT_TRUE(unchanged);
 }
 
 TEST_F(CudaSessionTest, StartupCostsAreMeasured) {
