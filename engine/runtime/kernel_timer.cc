@@ -6,7 +6,7 @@ namespace me {
 namespace {
 
 constexpr size_t kMostCopies = 256;
-constexpr double kReplayUs = 1000;  // many clock ticks, and a launch's start is lost in it
+constexpr double kReplayUs = 4000;  // a replay's own start, some microseconds, is lost in it
 constexpr double kMostLaunches = 4096;
 constexpr double kSettleUs = 100e3;  // of every kernel's replays together
 

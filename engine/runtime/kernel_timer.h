@@ -60,7 +60,7 @@ class TimedKernel {
   const KernelEntry& kernel() const { return *kernel_; }
   // One launch over copy 0; waits for it.
   void run_once();
-  // Records a replay of as many launches as take about a millisecond, over the copies in turn.
+  // Records a replay of as many launches as take about four milliseconds, over the copies in turn.
   void record();
   // Device time of one launch, in microseconds: the mean over one replay. Requires record().
   double time_us();

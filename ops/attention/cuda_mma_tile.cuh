@@ -139,11 +139,21 @@ __device__ void copy_tile(const AttentionParams& p, const AttentionOperand& x, c
     const int chunk = static_cast<int>(threadIdx.x) % C::kChunks;
     const uint16_t* from = head + (first + line) * x.stride_row + chunk * 8;
     const int bytes = chunk_bytes(chunk, columns);
+    const bool whole = bytes == 16;
+    if (whole || bytes == 0) {
 #pragma unroll
-    for (int i = 0; i < C::kTilePasses; ++i) {
-      const int r = line + i * kLines;
-      cp_async_16(to + swizzled<C>(r, chunk), from, r < left ? bytes : 0);
-      from += kLines * x.stride_row;
+      for (int i = 0; i < C::kTilePasses; ++i) {
+        const int r = line + i * kLines;
+        cp_async_16(to + swizzled<C>(r, chunk), from, whole && r < left);
+        from += kLines * x.stride_row;
+      }
+    } else {  // the end of a row whose length 8 does not divide
+#pragma unroll 1
+      for (int i = 0; i < C::kTilePasses; ++i) {
+        const int r = line + i * kLines;
+        cp_async_up_to_16(to + swizzled<C>(r, chunk), from, r < left ? bytes : 0);
+        from += kLines * x.stride_row;
+      }
     }
   } else {
     const TileChunks<C> chunks(p, x);
@@ -184,7 +194,7 @@ __device__ void copy_queries(const AttentionParams& p, const AttentionBlock& b, 
     const auto* from = row_of<const uint16_t>(p, p.q, b, row);
     const int columns = inside ? p.head_dim : 0;
     if (p.async) {
-      cp_async_16(to + swizzled<C>(r, c), from + c * 8, chunk_bytes(c, columns));
+      cp_async_up_to_16(to + swizzled<C>(r, c), from + c * 8, chunk_bytes(c, columns));
     } else {
       store_chunk(to + swizzled<C>(r, c), gather_chunk(from, p.q.stride_inner, c, columns));
     }

@@ -14,9 +14,22 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// cp.async: 16 bytes from global to shared memory, both 16-byte aligned, past L1. The first `bytes`
-// are copied and the rest are zero. "Data Movement and Conversion Instructions: cp.async".
-__device__ inline void cp_async_16(uint32_t to, const void* from, int bytes = 16) {
+// cp.async: 16 bytes from global to shared memory, both 16-byte aligned, past L1. "Data Movement
+// and Conversion Instructions: cp.async". Where `inside` is false nothing is read and zeros are
+// written.
+__device__ inline void cp_async_16(uint32_t to, const void* from, bool inside = true) {
+  asm volatile(
+      "{\n"
+      ".reg .pred outside;\n"
+      "setp.eq.u32 outside, %2, 0;\n"
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, outside;\n"
+      "}\n" ::"r"(to),
+      "l"(from), "r"(inside ? 1u : 0u)
+      : "memory");
+}
+// The first `bytes` of 16, and zeros behind them. For the ends of rows only: the compiler makes
+// some ten instructions of it.
+__device__ inline void cp_async_up_to_16(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from),
                "r"(bytes)
                : "memory");

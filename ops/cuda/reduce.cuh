@@ -331,7 +331,7 @@ __device__ inline void load_tile(const T* x, const TileAccess& from, int64_t fir
       const bool inside = row < live && column < left;
       const T* source = inside ? x + offsets[row] + (begin + column) * stride : x;
       cp_async_16(shared_address(slot + tile_column(column) * kTileColumnBytes + thread % 2 * 16),
-                  source, inside ? 16 : 0);
+                  source, inside);
     }
   } else if (from.walk == TileWalk::kRows) {
     const int row = thread % kRows;

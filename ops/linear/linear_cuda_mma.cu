@@ -148,10 +148,11 @@ struct AsyncCopier {
   int64_t w_row;      // elements of W between the thread's neighbouring rows
   int64_t w_advance;  // and from a stage to the next
   uint32_t to_x, to_w;
-  uint32_t x_valid = 0, w_valid = 0;  // a bit per chunk: its row is inside
-  int w_bytes = 0;                    // kNMajor: of a chunk that are inside N
-  int w_k;                            // kNMajor: the thread's first row in a stage
-  int64_t k_left;                     // elements of K from the next stage's start on
+  uint32_t w_valid = 0;  // a bit per chunk: its row is inside
+  int w_bytes = 0;       // kNMajor: of a chunk that are inside N
+  int w_k;               // kNMajor: the thread's first row in a stage
+  int64_t k_left;        // elements of K from the next stage's start on
+  bool whole;            // all chunks of W are whole where K has a stage left
 
   __device__ AsyncCopier(const LinearParams& p, const LinearBlock& block) {
     const int thread = static_cast<int>(threadIdx.x);
@@ -161,7 +162,7 @@ struct AsyncCopier {
 #pragma unroll
     for (int i = 0; i < C::kXChunks; ++i) {
       const int64_t m = block.m0 + row + i * kXRows;
-      x_valid |= (m < p.grid.m ? 1u : 0u) << i;
+      // A row past M reads row 0; what becomes of it is stored nowhere.
       x[i] = static_cast<const uint16_t*>(p.x.data) + p.x.rows.offset(m < p.grid.m ? m : 0) +
              block.k_begin + chunk * kChunk;
     }
@@ -189,25 +190,40 @@ struct AsyncCopier {
     }
   }
 
-  // Chunks [from, to) of the next stage. Those past K copy nothing and leave zeros.
-  template <int kFrom, int kTo>
+  // Chunks [from, to) of the next stage; kWhole: all of them are inside. Else what lies past the
+  // end of K, or of a row, is zeros.
+  template <int kFrom, int kTo, bool kWhole>
   __device__ void copy(uint32_t stage) {
+    if constexpr (kWhole) {
+      copy_with<kFrom, kTo>(stage,
+                            [](int, uint32_t at, const uint16_t* from) { cp_async_16(at, from); });
+      return;
+    }
     const int64_t inside = k_left - static_cast<int>(threadIdx.x) % kLineChunks * kChunk;
     const int k_bytes = inside >= kChunk ? 16 : inside > 0 ? static_cast<int>(inside) * 2 : 0;
+    copy_with<kFrom, kTo>(stage, [&](int i, uint32_t at, const uint16_t* from) {
+      int bytes = k_bytes;
+      if (i >= C::kXChunks) {
+        i -= C::kXChunks;
+        if constexpr (kNMajor) {
+          bytes = w_k + i * kWRows < k_left ? w_bytes : 0;
+        } else {
+          bytes = w_valid >> i & 1 ? k_bytes : 0;
+        }
+      }
+      cp_async_up_to_16(at, from, bytes);
+    });
+  }
+  template <int kFrom, int kTo, class Copy>
+  __device__ void copy_with(uint32_t stage, const Copy& copy_chunk) {
 #pragma unroll
     for (int i = kFrom; i < kTo && i < C::kXChunks; ++i) {
-      cp_async_16(stage + to_x + i * kXRows * kLineBytes, x[i], x_valid >> i & 1 ? k_bytes : 0);
+      copy_chunk(i, stage + to_x + i * kXRows * kLineBytes, x[i]);
       x[i] += kBK;
     }
 #pragma unroll
     for (int i = std::max(kFrom - C::kXChunks, 0); i < kTo - C::kXChunks && i < C::kWChunks; ++i) {
-      int bytes;
-      if constexpr (kNMajor) {
-        bytes = w_k + i * kWRows < k_left ? w_bytes : 0;
-      } else {
-        bytes = w_valid >> i & 1 ? k_bytes : 0;
-      }
-      cp_async_16(stage + to_w + i * kWRows * kWLine, w + i * w_row, bytes);
+      copy_chunk(C::kXChunks + i, stage + to_w + i * kWRows * kWLine, w + i * w_row);
     }
   }
   // After the last chunk of a stage.
@@ -300,7 +316,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
 #pragma unroll
   for (int s = 0; s < C::kStages - 1; ++s) {
     if (s < stages) {
-      copier.template copy<0, Copier::kChunks>(ring + s * C::kStageBytes);
+      copier.template copy<0, Copier::kChunks, false>(ring + s * C::kStageBytes);
       copier.advance();
     }
     cp_async_commit();
@@ -317,9 +333,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   reader.load_a(a[0], ring, 0);
   reader.load_b(b[0], ring, 0, 0);
 
-#pragma unroll 1
-  for (int64_t s = 0; s < stages; ++s) {
-    const bool more = s + C::kStages - 1 < stages;
+  // Computes a stage and, where there are `more`, copies the one kStages - 1 ahead.
+  const auto run_stage = [&](auto whole, bool more) {
+    constexpr bool kWhole = decltype(whole)::value;
 #pragma unroll
     for (int step = 0; step < kMmaSteps; ++step) {
       const int next_step = (step + 1) % kMmaSteps;
@@ -337,15 +353,25 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
         if (last) reader.load_a(a[(step + 1) % 2], ring + reading, next_step);
         multiply<C, T>(acc, a[step % 2], b[j % 2], j);
       }
-      if (more && step == 0) copier.template copy<0, kThird>(ring + filling);
-      if (more && step == 1) copier.template copy<kThird, 2 * kThird>(ring + filling);
+      const uint32_t to = ring + filling;
+      if (more && step == 0) copier.template copy<0, kThird, kWhole>(to);
+      if (more && step == 1) copier.template copy<kThird, 2 * kThird, kWhole>(to);
       if (more && step == 2) {
-        copier.template copy<2 * kThird, Copier::kChunks>(ring + filling);
+        copier.template copy<2 * kThird, Copier::kChunks, kWhole>(to);
         copier.advance();
       }
     }
     filling = next(filling);
+  };
+  // As long as every chunk that is copied is whole, no branch stands between the arithmetic.
+  const int64_t whole_stages = (block.k_end - block.k_begin) / kBK - (C::kStages - 1);
+  int64_t s = 0;
+  if (block.n0 + C::kBN <= p.grid.n) {
+#pragma unroll 1
+    for (; s < whole_stages; ++s) run_stage(std::true_type(), true);
   }
+#pragma unroll 1
+  for (; s < stages; ++s) run_stage(std::false_type(), s + C::kStages - 1 < stages);
   cp_async_wait<0>();
   __syncthreads();  // nobody reads a stage any more, and the epilogue may have the memory
   finish_block<C>(p, block, acc, shared);
