@@ -9,9 +9,6 @@
 namespace me {
 namespace {
 
-// After what a GPU's memory is too small for.
-constexpr std::string_view kWayOn = "; --device cpu runs in the host's memory";
-
 size_t at(int index) { return static_cast<size_t>(index); }
 
 // Host time of `body`, in microseconds.
@@ -85,10 +82,9 @@ Status Session::allocate() {
   auto arena = Memory::on_device(device_, bytes);
   if (!arena.ok()) {
     Error error = arena.error();
-    error.message =
-        fmt::format("one run needs {} bytes and {} has {} free; the largest tensors: {}", bytes,
-                    name_of(p.device().backend), device_->free_bytes(), largest_tensors(p));
-    if (!device_->host_memory()) error.message += kWayOn;
+    error.message = fmt::format(
+        "one run needs {} bytes and {} has {} free; the largest tensors: {}{}", bytes,
+        name_of(p.device().backend), device_->free_bytes(), largest_tensors(p), device_->way_on());
     error.file = p.graph().file;
     return error;
   }
@@ -118,8 +114,9 @@ Status Session::allocate() {
   auto weights = Memory::on_device(device_, weight_bytes);
   if (!weights.ok()) {
     Error error = weights.error();
-    error.message += " for the weights";
-    error.message += kWayOn;
+    error.message =
+        fmt::format("the weights need {} bytes and {} has {} free{}", weight_bytes,
+                    name_of(p.device().backend), device_->free_bytes(), device_->way_on());
     error.file = p.graph().file;
     return error;
   }

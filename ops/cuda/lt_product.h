@@ -21,6 +21,7 @@ struct LtMatrix {
   int64_t ld = 0;  // >= rows
   int64_t batch_stride = 0;
   int64_t alignment_bytes = 0;  // every matrix of the batch starts at a multiple of it
+  // NOLINTNEXTLINE(modernize-use-nullptr): version 14 sees a 0 in every defaulted <=>
   auto operator<=>(const LtMatrix&) const = default;
 };
 
@@ -54,6 +55,7 @@ struct LtProduct {
   LtEpilogue epilogue = LtEpilogue::kDefault;
   DType bias_dtype = DType::kF32;
   int64_t bias_alignment_bytes = 0;
+  // NOLINTNEXTLINE(modernize-use-nullptr): version 14 sees a 0 in every defaulted <=>
   auto operator<=>(const LtProduct&) const = default;
 };
 

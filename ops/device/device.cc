@@ -39,9 +39,10 @@ Result<Memory> Memory::allocate(const std::shared_ptr<Device>& device, Device::K
   if (bytes == 0) return memory;
   memory.data_ = device->allocate(kind, bytes);
   if (memory.data_ == nullptr) {
-    return Error{ErrorKind::kDevice,
-                 fmt::format("found {} bytes of free memory on {}, expected {}",
-                             device->free_bytes(), name_of(device->info().backend), bytes)};
+    return Error{
+        ErrorKind::kDevice,
+        fmt::format("found {} bytes of free memory on {}, expected {}{}", device->free_bytes(),
+                    name_of(device->info().backend), bytes, device->way_on())};
   }
   return memory;
 }

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <vector>
+#include <string_view>
 
 #include "ops/base/op.h"
 #include "ops/base/status.h"
@@ -51,6 +51,11 @@ class Device {
   virtual void fill(void* to, int byte, int64_t bytes) = 0;
   // Bytes that an allocation could have at most, about now.
   virtual int64_t free_bytes() = 0;
+  // What a message about too little memory ends with: where the host's memory is the larger one,
+  // that the CPU runs everything too.
+  std::string_view way_on() const {
+    return host_memory() ? "" : "; --device cpu runs in the host's memory";
+  }
 
  protected:
   enum class Kind : uint8_t { kDevice, kPinnedHost };

@@ -335,9 +335,9 @@ TEST_F(CliRunTest, InspectShowsPlanMemoryAndReasons) {
 
 TEST_F(CliRunTest, InspectShowsTheWorked1088BytesOfSplitSoftmax) {  // W
   const std::string backend(name_of(test_backend()));
-  const Outcome people = engine("inspect " + std::string(ME_SOURCE_DIR) +
-                                "/tests/models/softmax_4x32769.txtpb --kernel soft=softmax_" +
-                                backend + "_split");
+  const Outcome people =
+      engine("inspect " + std::string(ME_SOURCE_DIR) +
+             "/tests/models/softmax_4x32769.txtpb --kernel soft=softmax_" + backend + "_split");
   ASSERT_EQ(people.status, 0) << people.err;
   EXPECT_TRUE(has(people.out, "workspace  1088 bytes")) << people.out;
 }
