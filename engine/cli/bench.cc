@@ -259,7 +259,8 @@ Status run_bench(const BenchArgs& args) {
   const StartupCost& cost = session->startup();
   report.capture_us = cost.capture_us;
   parts.emplace_back("memory", cost.device_us + cost.memory_us);
-  parts.emplace_back("modules_and_tuning", cost.prepare_us);
+  parts.emplace_back("modules", cost.modules_us);
+  parts.emplace_back("tuning", cost.tuning_us);
   parts.emplace_back("warm_up", cost.warm_up_us);
   parts.emplace_back("capture", cost.capture_us);
   ME_RETURN_IF_ERROR(fill_inputs(*graph, session->inputs(), arrays, args.seed));

@@ -139,8 +139,12 @@ Status Session::prepare() {
     std::vector<void*> outputs;
     for (int v : node.inputs) inputs.push_back(address_of(v));
     for (int v : node.outputs) outputs.push_back(address_of(v));
-    auto op = step.kernel->prepare(step.problem,
-                                   {inputs, outputs, arena_.data() + step.workspace_offset});
+    Result<std::unique_ptr<PreparedOp>> op(nullptr);
+    double& cost_us = step.kernel->baseline ? startup_.tuning_us : startup_.modules_us;
+    cost_us += host_us([&] {
+      op = step.kernel->prepare(step.problem,
+                                {inputs, outputs, arena_.data() + step.workspace_offset});
+    });
     if (!op.ok()) {
       Error error = op.error();
       error.file = p.graph().file;
@@ -161,8 +165,7 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const Plan> pla
   Status status = Ok{};
   s.startup_.memory_us = host_us([&] { status = s.allocate(); });
   ME_RETURN_IF_ERROR(std::move(status));
-  s.startup_.prepare_us = host_us([&] { status = s.prepare(); });
-  ME_RETURN_IF_ERROR(std::move(status));
+  ME_RETURN_IF_ERROR(s.prepare());
   if (!s.device_->host_memory()) {  // a CPU has nothing to load or to capture
     s.startup_.warm_up_us = host_us([&] {
       s.launch_eager();

@@ -14,7 +14,8 @@ namespace me {
 struct StartupCost {
   double device_us = 0;   // opening the device: on CUDA its context
   double memory_us = 0;   // allocating, and copying the weights
-  double prepare_us = 0;  // binding the kernels: loading their modules, tuning
+  double modules_us = 0;  // preparing this project's kernels: their modules are loaded
+  double tuning_us = 0;   // preparing baselines, which measure their algorithms
   double warm_up_us = 0;  // one run, kernel by kernel
   double capture_us = 0;  // recording the run, instantiating and uploading the graph
 };
