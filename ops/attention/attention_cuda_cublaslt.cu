@@ -21,6 +21,8 @@
 // streaming kernel does to P at most. Maximum, sum and exponential in fp32. A key that a query may
 // not see enters P·V with weight 0, so that a NaN or infinity of its value gives NaN.
 //
+// Both products compute every pair of query and key, those that a causal mask hides included.
+//
 // What is refused, before any call: kv_len = 0, heads whose matrices have no stride of 1 or rows
 // that overlap, an output that is not contiguous along its last axis, more than 64 launches of a
 // product, scores of more than a quarter of the device's memory.

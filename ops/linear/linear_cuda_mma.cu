@@ -28,6 +28,10 @@
 //                   last barrier freed
 //   step   3:       wait, barrier, first fragments of the next stage, last 16 columns of this one
 //
+// While every chunk to be copied is whole (a full stage of K, a block inside N) the loop has
+// neither a branch nor a copy of variable size, which the compiler makes ten instructions of. The
+// last stages, and blocks at the edge of N, go through a second loop that has both.
+//
 // Budget of 128x256: 3 stages of 48 KiB; 64x64 to a warp are 128 registers of accumulators, 32 of X
 // and 8 of W; 256 threads, 1 block to a multiprocessor.
 //
