@@ -31,10 +31,12 @@ std::unique_ptr<TimedKernel> make_ready(const BenchCase& bench_case, ProblemBuff
     arm.note = std::move(note);
     return nullptr;
   };
-  const Support support = arm.kernel->supports(buffers.problem());
+  Problem problem = buffers.problem();
+  problem.config = arm.config;
+  const Support support = arm.kernel->supports(problem);
   if (!support.ok) return stop(Arm::State::kRefused, support.reason);
   arm.note = support.reason;
-  auto timed = TimedKernel::create(*arm.kernel, buffers);
+  auto timed = TimedKernel::create(*arm.kernel, buffers, arm.config);
   if (!timed.ok()) return stop(Arm::State::kFailed, timed.error().to_string());
   buffers.poison_outputs();
   timed.value()->run_once();
@@ -62,7 +64,7 @@ void measure_arms(const std::shared_ptr<Device>& device, const CaseSpec& spec, D
   std::vector<std::unique_ptr<TimedKernel>> timed;
   std::vector<TimedKernel*> turns;
   for (Arm& arm : result.arms) {
-    arm.chosen = arm.kernel == choice;
+    arm.chosen = arm.kernel == choice && arm.config.empty();
     timed.push_back(make_ready(bench_case, buffers.value(), arm));
     if (timed.back() != nullptr) turns.push_back(timed.back().get());
   }
@@ -77,9 +79,9 @@ void measure_arms(const std::shared_ptr<Device>& device, const CaseSpec& spec, D
 }  // namespace
 
 CaseResult measure(const std::shared_ptr<Device>& device, const CaseSpec& spec, DType dtype,
-                   std::span<const KernelEntry* const> kernels) {
+                   std::vector<Arm> arms) {
   CaseResult result;
-  for (const KernelEntry* kernel : kernels) result.arms.push_back({.kernel = kernel});
+  result.arms = std::move(arms);
   try {
     measure_arms(device, spec, dtype, result);
   } catch (const std::exception& e) {

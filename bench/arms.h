@@ -23,6 +23,7 @@ struct Arm {
     kFailed,   // it could not be prepared or run
   };
   const KernelEntry* kernel = nullptr;
+  std::string config = {};  // one of the kernel's; empty: its own choice
   State state = State::kTimed;
   std::string note = {};  // what the kernel says of itself; what is wrong where it was not timed
   bool chosen = false;    // a plan would take it
@@ -36,9 +37,10 @@ struct CaseResult {
   std::vector<Arm> arms;
 };
 
-// Measures these kernels, all of the case's op and the device's backend. A baseline outside the
-// oracle's bound is timed all the same, and its note says so. Frees all memory again.
+// Measures these arms (kernels and configurations), all of the case's op and the device's backend. A
+// baseline outside the oracle's bound is timed all the same, and its note says so. Frees all memory
+// again.
 CaseResult measure(const std::shared_ptr<Device>& device, const CaseSpec& spec, DType dtype,
-                   std::span<const KernelEntry* const> kernels);
+                   std::vector<Arm> arms);
 
 }  // namespace me::bench

@@ -4,10 +4,11 @@
 // time_in_turns); what Google Benchmark reports as one iteration is the median of those samples,
 // per launch.
 //
-//   ops_bench [--device=cpu|cuda] [--threads=N] [Google Benchmark's own flags]
+//   ops_bench [--device=cpu|cuda] [--threads=N] [--configs] [Google Benchmark's own flags]
 //   ops_bench [--device=cpu|cuda] --list-cases=json
 //
-// Names are OP/CASE/TYPE/KERNEL; --benchmark_filter takes a regular expression on them ("-" in
+// Names are OP/CASE/TYPE/KERNEL, and with --configs also KERNEL[CONFIGURATION] for each of the ways
+// in which a kernel can run the case; --benchmark_filter takes a regular expression on them ("-" in
 // front: all others). Exits with 1 where a kernel is wrong, 2 for wrong usage, 3 where there is no
 // such device, 4 where something failed. A refusal is no failure.
 #include <benchmark/benchmark.h>
@@ -38,6 +39,7 @@ constexpr int kExitFailed = 4;
 struct Options {
   Backend backend = Backend::kCpu;
   int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  bool configs = false;  // all configurations of a kernel, not only its own choice
   bool lists_cases = false;
   bool lists_tests = false;  // Google Benchmark's flag: nothing will be measured
 };
@@ -57,6 +59,8 @@ std::optional<Options> take_options(int* argc, char** argv) {
       const char* last = value.data() + value.size();
       const auto [end, error] = std::from_chars(value.data(), last, options.threads);
       right = error == std::errc() && end == last && options.threads >= 1;
+    } else if (arg == "--configs") {
+      options.configs = true;
     } else if (arg.starts_with("--list-cases")) {
       right = arg == "--list-cases=json";
       options.lists_cases = true;
@@ -65,7 +69,7 @@ std::optional<Options> take_options(int* argc, char** argv) {
       argv[kept++] = argv[i];
     }
     if (!right) {
-      fmt::print(stderr, "{}: expected --device=cpu, --device=cuda, --threads=N or {}\n", arg,
+      fmt::print(stderr, "{}: expected --device=cpu|cuda, --threads=N, --configs or {}\n", arg,
                  "--list-cases=json");
       return std::nullopt;
     }
@@ -117,28 +121,33 @@ struct Ceilings {
   std::map<DType, double> matrix;  // FLOP/s
 };
 
+std::string name_of(const CaseSpec& spec, DType dtype, const Arm& arm) {
+  const std::string name = fmt::format("{}/{}", key_of(spec, dtype), arm.kernel->name);
+  return arm.config.empty() ? name : fmt::format("{}[{}]", name, arm.config);
+}
+
 // The kernels of a case, measured together when the first of them is asked for.
 class Group {
  public:
   Group(std::shared_ptr<Device> device, CaseSpec spec, DType dtype,
-        std::vector<const KernelEntry*> kernels)
+        std::vector<Arm> arms)
       : device_(std::move(device)),
         spec_(std::move(spec)),
         dtype_(dtype),
-        kernels_(std::move(kernels)) {}
+        arms_(std::move(arms)) {}
 
   const std::string& op() const { return spec_.op; }
   DType dtype() const { return dtype_; }
-  size_t size() const { return kernels_.size(); }
+  size_t size() const { return arms_.size(); }
   std::string name(size_t i) const {
-    return fmt::format("{}/{}", key_of(spec_, dtype_), kernels_[i]->name);
+    return name_of(spec_, dtype_, arms_[i]);
   }
 
   // Of kernel i. Asked once more it measures the case once more: a repetition is no copy.
   const CaseResult& result(size_t i) {
     if (!result_ || reported_[i]) {
-      result_ = measure(device_, spec_, dtype_, kernels_);
-      reported_.assign(kernels_.size(), false);
+      result_ = measure(device_, spec_, dtype_, arms_);
+      reported_.assign(arms_.size(), false);
     }
     reported_[i] = true;
     return *result_;
@@ -148,7 +157,7 @@ class Group {
   std::shared_ptr<Device> device_;
   CaseSpec spec_;
   DType dtype_;
-  std::vector<const KernelEntry*> kernels_;
+  std::vector<Arm> arms_;
   std::optional<CaseResult> result_;
   std::vector<bool> reported_;
 };
@@ -178,13 +187,23 @@ class Program {
     const std::regex wanted(filter.empty() || filter == "all" ? "." : filter);
     for (const CaseSpec& spec : cases_for(options_.backend)) {
       for (DType dtype : spec.dtypes) {
-        std::vector<const KernelEntry*> kernels;
+        std::vector<Arm> arms;
+        const auto add_arm = [&](Arm arm) {
+          if (std::regex_search(name_of(spec, dtype, arm), wanted) != negative) {
+            arms.push_back(std::move(arm));
+          }
+        };
         for (const KernelEntry* kernel : me::kernels()) {
           if (kernel->op != spec.op || kernel->backend != options_.backend) continue;
-          const std::string name = fmt::format("{}/{}", key_of(spec, dtype), kernel->name);
-          if (std::regex_search(name, wanted) != negative) kernels.push_back(kernel);
+          add_arm({.kernel = kernel});
+          if (!options_.configs || kernel->configs == nullptr || device_ == nullptr) continue;
+          const CaseProblem c = problem_of(spec, dtype, device_->info());
+          if (!kernel->supports(c.problem).ok) continue;
+          for (KernelConfig& config : kernel->configs(c.problem)) {
+            add_arm({.kernel = kernel, .config = std::move(config.name)});
+          }
         }
-        if (!kernels.empty()) add(std::make_shared<Group>(device_, spec, dtype, kernels));
+        if (!arms.empty()) add(std::make_shared<Group>(device_, spec, dtype, std::move(arms)));
       }
     }
   }

@@ -69,6 +69,23 @@ function(me_cuda_sources target)
   endif()
 endfunction()
 
+# me_sm90_sources(target SOURCES...): the same for kernels that want the instructions of compute
+# capability 9.0 alone (sm_90a: wgmma). The build fails where one spills registers or serialises wgmma.
+function(me_sm90_sources target)
+  if(ME_WITH_CUDA)
+    add_library(${target}_sm90 OBJECT ${ARGN})
+    set_target_properties(${target}_sm90 PROPERTIES CUDA_ARCHITECTURES OFF
+      CUDA_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/cmake/ptxas_check")
+    target_compile_options(${target}_sm90 PRIVATE
+      $<$<COMPILE_LANGUAGE:CUDA>:--generate-code=arch=compute_90a,code=sm_90a>)
+    target_link_libraries(${target}_sm90 PRIVATE me_options ops_cuda)
+    target_include_directories(${target}_sm90 PRIVATE
+      $<TARGET_PROPERTY:${target},INTERFACE_INCLUDE_DIRECTORIES>)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_sm90>)
+    target_link_libraries(${target} PRIVATE ops_cuda)
+  endif()
+endfunction()
+
 # me_add_test(name [BACKENDS] SOURCES ... LINK ...): a GoogleTest program whose cases CTest lists one
 # by one. With BACKENDS, which wants the harness of tests/ops, all of them run once more on a GPU, as
 # the one test cuda.NAME (each process of its own would make a CUDA context of its own); where there

@@ -252,7 +252,7 @@ Status run_bench(const BenchArgs& args) {
   ME_ASSIGN_OR_RETURN(const PlanOptions options,
                       plan_options(args.plan, *graph, shapes_of(arrays), notice));
   lap("context");  // the device's, where it has one: looking for it makes it
-  ME_ASSIGN_OR_RETURN(const auto plan, Plan::make(graph, options));
+  ME_ASSIGN_OR_RETURN(const auto plan, make_plan(args.plan, graph, options));
   lap("plan");
   ME_ASSIGN_OR_RETURN(const auto session, Session::create(plan));
   if (!notice.empty()) notify(notice);

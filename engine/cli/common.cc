@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "engine/plan/bind.h"
+#include "engine/runtime/tuner.h"
 #include "ops/device/device.h"
 
 namespace me::cli {
@@ -46,6 +47,11 @@ void add_plan_options(CLI::App& command, PlanArgs& args) {
                  "Use this kernel for this node: --kernel scores=softmax_cpu_split")
       ->type_name("NODE=KERNEL");
   command
+      .add_option("--tune", args.tune,
+                  "Take kernels and their configurations from this file, which is made where it is "
+                  "not there; what it lacks for this device is measured first, and added")
+      ->type_name("FILE");
+  command
       .add_option("--device", args.device,
                   "Where to run: auto takes the best there is and says which")
       ->type_name("auto|cpu|cuda|cuda:N")
@@ -54,6 +60,21 @@ void add_plan_options(CLI::App& command, PlanArgs& args) {
       ->type_name("N")
       ->check(CLI::Range(0, kMostThreads))
       ->capture_default_str();
+}
+
+Result<std::shared_ptr<const Plan>> make_plan(const PlanArgs& args,
+                                              const std::shared_ptr<const Graph>& graph,
+                                              const PlanOptions& options) {
+  if (args.tune.empty()) return Plan::make(graph, options);
+  const auto cache = std::make_shared<TuningCache>(tuning_machine(options.device));
+  ME_RETURN_IF_ERROR(cache->load(args.tune));
+  ME_ASSIGN_OR_RETURN(const TunedPlan tuned, make_tuned_plan(graph, options, cache));
+  if (tuned.measured > 0) {
+    ME_RETURN_IF_ERROR(cache->save(args.tune));
+    notify(fmt::format("measured {} {} and wrote them to {}", tuned.measured,
+                       tuned.measured == 1 ? "problem" : "problems", args.tune));
+  }
+  return tuned.plan;
 }
 
 Result<NameValue> split_pair(const std::string& text, const std::string& option) {

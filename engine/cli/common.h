@@ -19,7 +19,8 @@ struct PlanArgs {
   std::vector<std::string> dims;     // SYMBOL=N
   std::vector<std::string> kernels;  // NODE=KERNEL
   std::string device = "auto";
-  int threads = 0;  // 0: one per core that this process may use
+  int threads = 0;   // 0: one per core that this process may use
+  std::string tune;  // file of a tuning cache; empty: kernels choose by themselves
 };
 
 // An option that takes one value each time it is given, and may be given again. (Left to itself
@@ -45,6 +46,12 @@ Result<DeviceInfo> pick_device(const std::string& device, int threads, std::stri
 Result<PlanOptions> plan_options(const PlanArgs& args, const Graph& graph,
                                  const std::map<std::string, Dims>& input_shapes,
                                  std::string& notice);
+
+// The plan, tuned where the arguments ask for it: the file is read first, and written where something
+// was measured.
+Result<std::shared_ptr<const Plan>> make_plan(const PlanArgs& args,
+                                              const std::shared_ptr<const Graph>& graph,
+                                              const PlanOptions& options);
 
 // Prints the error as one line to the standard error and returns its exit status.
 int fail(const Error& error);

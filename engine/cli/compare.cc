@@ -194,7 +194,7 @@ Result<bool> run_compare(const CompareArgs& args) {
   std::string notice;
   ME_ASSIGN_OR_RETURN(const PlanOptions options,
                       plan_options(args.plan, *graph, shapes_of(arrays), notice));
-  ME_ASSIGN_OR_RETURN(const auto plan, Plan::make(graph, options));
+  ME_ASSIGN_OR_RETURN(const auto plan, make_plan(args.plan, graph, options));
   const CompareOptions compare_options{args.with};
   ME_RETURN_IF_ERROR(check_options(compare_options, *plan));
   if (!notice.empty()) notify(notice);

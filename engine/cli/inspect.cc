@@ -82,7 +82,7 @@ int inspect(const InspectArgs& args) {
   std::string notice;
   const auto options = plan_options(args.plan, *shared, {}, notice);
   if (!options.ok()) return fail(options.error());
-  const auto plan = Plan::make(shared, options.value());
+  const auto plan = make_plan(args.plan, shared, options.value());
   if (!plan.ok()) return fail(plan.error());
   if (!notice.empty()) notify(notice);
   if (args.json) {

@@ -198,7 +198,7 @@ Status run(const RunArgs& args) {
   std::string device_notice;
   ME_ASSIGN_OR_RETURN(const PlanOptions options,
                       plan_options(args.plan, *graph, shapes_of(arrays), device_notice));
-  ME_ASSIGN_OR_RETURN(const auto plan, Plan::make(graph, options));
+  ME_ASSIGN_OR_RETURN(const auto plan, make_plan(args.plan, graph, options));
 
   // Whatever can be wrong with the command line is found before anything runs.
   std::vector<std::pair<size_t, std::string>> writes;

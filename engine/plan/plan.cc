@@ -100,6 +100,10 @@ Status Plan::choose_kernels(const PlanOptions& options) {
     const Node& node = graph_->nodes[at(step.node)];
     if (values_[at(node.outputs[0])].view_of >= 0) continue;
     const auto forced = options.kernels.find(node.name);
+    std::optional<TunedKernel> tuned;
+    if (options.tuning != nullptr && forced == options.kernels.end()) {
+      tuned = options.tuning->find(tuning_key(step.problem, node.fields));
+    }
     const KernelEntry* best = nullptr;
     Support best_support;
     std::vector<std::pair<const KernelEntry*, Support>> candidates;
@@ -141,6 +145,19 @@ Status Plan::choose_kernels(const PlanOptions& options) {
       return at_node(
           *graph_, node, ErrorKind::kDevice,
           fmt::format("no kernel for {} on {}{}", node.op->name, name_of(device_.backend), why));
+    }
+    if (tuned) {
+      // What was measured may have gone from the registry, or the configuration from the kernel.
+      Problem problem = step.problem;
+      problem.config = tuned->config;
+      for (const auto& [kernel, support] : candidates) {
+        if (kernel->name != tuned->kernel || kernel->baseline) continue;
+        Support of_config = kernel->supports(problem);
+        if (!of_config.ok) continue;
+        best = kernel;
+        best_support = {true, tuned->time_us, "measured, " + of_config.reason};
+        step.problem.config = tuned->config;
+      }
     }
     step.kernel = best;
     step.cost_us = best_support.cost_us;

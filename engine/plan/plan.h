@@ -9,6 +9,7 @@
 
 #include "engine/model/graph.h"
 #include "engine/plan/arena.h"
+#include "engine/plan/tuning.h"
 #include "ops/base/kernel.h"
 
 namespace me {
@@ -18,6 +19,9 @@ struct PlanOptions {
   DeviceInfo device;
   // Node name → kernel name: this kernel or an error, instead of the cheapest.
   std::map<std::string, std::string> kernels;
+  // Kernels and configurations as they were measured, before what kernels expect of themselves.
+  // Null: none. A node whose kernel is asked for by name takes it no matter what was measured.
+  std::shared_ptr<const TuningCache> tuning;
 };
 
 // Where a value lies. Views lie inside the value they view.

@@ -252,8 +252,10 @@ class Comparer {
         KernelResult result;
         result.kernel = entry.name;
         result.baseline = entry.baseline;
-        const Support support = entry.supports(problem);
-        auto prepared = support.ok ? TimedKernel::create(entry, buffers)
+        Problem as_run = problem;
+        if (i > 0) as_run.config.clear();  // it is the plan's kernel's
+        const Support support = entry.supports(as_run);
+        auto prepared = support.ok ? TimedKernel::create(entry, buffers, as_run.config)
                                    : Result<std::unique_ptr<TimedKernel>>(invalid(support.reason));
         if (!prepared.ok()) {
           if (i == 0) return at_node(node, prepared.error());

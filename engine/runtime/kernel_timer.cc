@@ -85,11 +85,14 @@ std::vector<std::byte> ProblemBuffers::output(size_t output) const {
 }
 
 Result<std::unique_ptr<TimedKernel>> TimedKernel::create(const KernelEntry& kernel,
-                                                         const ProblemBuffers& buffers) {
+                                                         const ProblemBuffers& buffers,
+                                                         const std::string& config) {
+  Problem problem = buffers.problem();
+  problem.config = config;
   auto timed = std::make_unique<TimedKernel>();
   timed->kernel_ = &kernel;
   timed->device_ = buffers.device();
-  const int64_t bytes = workspace_of(kernel, buffers.problem());
+  const int64_t bytes = workspace_of(kernel, problem);
   for (const ProblemBuffers::Copy& copy : buffers.copies_) {
     ME_ASSIGN_OR_RETURN(Memory workspace, Memory::on_device(buffers.device(), bytes));
     buffers.device()->fill(workspace.data(), 0xFF, bytes);
@@ -97,8 +100,7 @@ Result<std::unique_ptr<TimedKernel>> TimedKernel::create(const KernelEntry& kern
     std::vector<void*> outputs;
     for (const Memory& memory : copy.inputs) inputs.push_back(memory.data());
     for (const Memory& memory : copy.outputs) outputs.push_back(memory.data());
-    ME_ASSIGN_OR_RETURN(auto op,
-                        kernel.prepare(buffers.problem(), {inputs, outputs, workspace.data()}));
+    ME_ASSIGN_OR_RETURN(auto op, kernel.prepare(problem, {inputs, outputs, workspace.data()}));
     timed->workspaces_.push_back(std::move(workspace));
     timed->ops_.push_back(std::move(op));
   }

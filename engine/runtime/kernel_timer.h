@@ -53,9 +53,11 @@ class ProblemBuffers {
 // A kernel prepared over all copies, each with a workspace of its own.
 class TimedKernel {
  public:
-  // Requires that the kernel supports the problem. The buffers must outlive the result.
+  // Requires that the kernel supports the problem in this configuration (empty: its own choice).
+  // The buffers must outlive the result.
   static Result<std::unique_ptr<TimedKernel>> create(const KernelEntry& kernel,
-                                                     const ProblemBuffers& buffers);
+                                                     const ProblemBuffers& buffers,
+                                                     const std::string& config = "");
 
   const KernelEntry& kernel() const { return *kernel_; }
   // One launch over copy 0; waits for it.

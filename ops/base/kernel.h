@@ -26,6 +26,13 @@ struct Support {
   static Support no(std::string reason) { return {false, 0, std::move(reason)}; }
 };
 
+// One of the ways in which a kernel can run a problem (tile, stages, split, ..), and what the kernel
+// expects of it.
+struct KernelConfig {
+  std::string name;
+  double cost_us = 0;
+};
+
 // Addresses for one prepared kernel. They stay fixed for its lifetime.
 struct Buffers {
   std::span<void* const> inputs;
@@ -53,6 +60,8 @@ struct KernelEntry {
   // not held to this project's rules for NaN and infinities.
   bool baseline = false;
   Support (*supports)(const Problem& problem) = nullptr;
+  // The ways in which it can run a problem that it supports, cheapest first; null: there is one.
+  std::vector<KernelConfig> (*configs)(const Problem& problem) = nullptr;
   // Exact size of the scratch memory; null where there is none.
   int64_t (*workspace_bytes)(const Problem& problem) = nullptr;
   // Requires supports(problem).ok. May read inputs whose desc says `constant`.

@@ -86,6 +86,9 @@ struct Problem {
   std::vector<TensorDesc> inputs;
   std::vector<TensorDesc> outputs;  // dense unless a test says otherwise
   DeviceInfo device;
+  // The name of one of the kernel's configurations (KernelEntry::configs); empty: the kernel's own
+  // choice.
+  std::string config = {};
 };
 
 // The attributes of a problem, or of a node, whose op is known.

@@ -160,6 +160,7 @@ PreparedCase make_problem(const OpCase& c, Placement placement) {
   const auto device = test_device_info();
   if (device.ok()) out.problem.device = device.value();
   out.problem.device.threads = c.threads;
+  out.problem.config = c.config;
   const auto place = [placement](TensorDesc& desc) {
     desc.alignment_bytes =
         placement == Placement::kAligned ? kWorkspaceAlignment : size_of(desc.dtype);
@@ -253,6 +254,30 @@ void expect_kernels_match_oracle(const OpCase& c) {
                                 name_of(test_backend()), c.op);
   }
   EXPECT_GT(ran, 0) << "no kernel takes the problem:" << refusals;
+}
+
+int expect_configs_match_oracle(OpCase c) {
+  const OracleOutput want = run_oracle(c);
+  int configs = 0;
+  for (const KernelEntry* kernel : kernels()) {
+    if (kernel->op != c.op || !is_under_test(*kernel) || kernel->configs == nullptr) continue;
+    const PreparedCase own = make_problem(c);
+    if (!kernel->supports(own.problem).ok) continue;
+    for (const KernelConfig& config : kernel->configs(own.problem)) {
+      c.config = config.name;
+      SCOPED_TRACE(fmt::format("{}, {}", kernel->name, config.name));
+      ++configs;
+      EXPECT_TRUE(kernel->supports(make_problem(c).problem).ok);
+      const HostTensor first = run_kernel(*kernel, c);
+      const HostTensor second = run_kernel(*kernel, c);
+      const CheckReport report = check_output(first.view(), want);
+      EXPECT_TRUE(report.passed) << report.failures
+                                 << " elements outside their bound; worst: " << report.message;
+      EXPECT_EQ(first.element_bytes(), second.element_bytes()) << "two runs differ";
+      c.config.clear();
+    }
+  }
+  return configs;
 }
 
 std::string infer_error(std::string_view op, const AttrMap& attrs,

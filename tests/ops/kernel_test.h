@@ -80,6 +80,7 @@ struct OpCase {
   int threads = 2;
   Dims output_strides = {};       // dense where empty
   bool constant_weights = false;  // inputs after the first are weights, final when preparing
+  std::string config = {};        // Problem::config
 };
 
 // The case as a problem. Fails the test (and aborts it by an exception) where the op refuses it.
@@ -106,6 +107,10 @@ OracleOutput run_oracle(const OpCase& c);
 // output. At least one kernel has to support it, unless this build leaves all kernels of the op out
 // (then the test is skipped).
 void expect_kernels_match_oracle(const OpCase& c);
+
+// The same for each configuration of every kernel that has several; the number of them. Kernels
+// without take no part.
+int expect_configs_match_oracle(OpCase c);
 
 // The error of inferring the case's output, or "" where the op accepts it.
 std::string infer_error(std::string_view op, const AttrMap& attrs,

@@ -98,6 +98,29 @@ TEST_P(LinearTest, OddLargeShape) {
   }
 }
 
+// Shapes that fill tiles and that leave edges, more and fewer tiles than the machine has blocks.
+TEST_P(LinearTest, EveryConfiguration) {
+  constexpr int64_t kShapes[][3] = {{256, 256, 256}, {300, 520, 200}, {1, 264, 1024},
+                                    {13, 72, 520},   {65, 200, 64},   {40, 1000, 8},
+                                    {1300, 4136, 136}};
+  int configs = 0;
+  unsigned variant = 0;
+  for (bool nk : {false, true}) {
+    for (const auto& [m, n, k] : kShapes) {
+      ++variant;
+      LinearCase c{.dtype = GetParam(), .x_shape = {m, k}, .n = n, .nk = nk};
+      c.constant = variant & 1;
+      c.relu = variant & 2;
+      c.output_dtype = variant % 3 == 0 ? "F32" : variant % 3 == 1 ? "" : "F16";
+      if (variant % 5 == 0) c.y_strides = {n + 1, 1};
+      SCOPED_TRACE(c.describe());
+      configs += expect_configs_match_oracle(c.build());
+      if (HasFailure()) return;
+    }
+  }
+  if (configs == 0) GTEST_SKIP() << "no kernel has configurations here";
+}
+
 TEST_P(LinearTest, EveryOption) {
   for (bool nk : {false, true}) {
     for (Bias bias : {Bias::kNone, Bias::kSameType, Bias::kF32}) {

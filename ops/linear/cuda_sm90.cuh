@@ -1,0 +1,144 @@
+// What the Hopper kernels of linear share: a ring of stages in shared memory that one warp fills
+// through the bulk tensor copy engine and warpgroups multiply out of, and the host's view of X, W and
+// Y as tensor maps.
+#pragma once
+
+#include "ops/cuda/sm90.cuh"
+#include "ops/cuda/tensor_map.h"
+#include "ops/cuda/wgmma.cuh"
+#include "ops/linear/cuda_operands.cuh"
+
+namespace me {
+
+// ---- a stage: kBK of K for the A and the B side of a tile ----
+
+constexpr int kBoxBytes = 64 * kLineBytes;  // 64 lines, what a warpgroup or a box of W holds
+
+// `part` of `parts` of kRows rows at (row0, k0) of an operand, into its place in a stage; into every
+// block of `blocks` where there are parts.
+template <int kRows, bool kMnMajor>
+__device__ inline void load_rows(uint32_t to, const CUtensorMap* map, int row0, int k0,
+                                 uint32_t barrier, int part, int parts, uint16_t blocks) {
+  if constexpr (kMnMajor) {
+    const int boxes = kRows / 64 / parts;
+    for (int box = part * boxes; box < (part + 1) * boxes; ++box) {
+      if (parts == 1) {
+        tma_load(to + box * kBoxBytes, map, row0 + box * 64, k0, barrier);
+      } else {
+        tma_load_to_all(to + box * kBoxBytes, map, row0 + box * 64, k0, barrier, blocks);
+      }
+    }
+  } else {
+    const int rows = kRows / parts;
+    const int first = part * rows;
+    if (parts == 1) {
+      tma_load(to, map, k0, row0, barrier);
+    } else {
+      tma_load_to_all(to + first * kLineBytes, map, k0, row0 + first, barrier, blocks);
+    }
+  }
+}
+
+// acc (+)= A·B over one stage, asynchronously: 64 rows at `a`, kBn at `b`.
+template <class T, int kBn, bool kAMnMajor, bool kBMnMajor>
+__device__ inline void multiply_stage(float (&acc)[kBn / 2], uint32_t a, uint32_t b,
+                                      bool accumulate) {
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kBK / 16; ++step) {
+    const uint64_t a_at =
+        wgmma_operand<kAMnMajor>(a + step * kWgmmaStepBytes<kAMnMajor>, kBoxBytes);
+    const uint64_t b_at =
+        wgmma_operand<kBMnMajor>(b + step * kWgmmaStepBytes<kBMnMajor>, kBoxBytes);
+    wgmma<T, kBn, kAMnMajor, kBMnMajor>(acc, a_at, b_at, step > 0 || accumulate);
+  }
+  wgmma_commit();
+}
+
+// Where a thread is in the ring. Both sides walk it alike.
+struct RingPosition {
+  int stage = 0;
+  uint32_t parity = 0;  // of the phase that ends when the stage is full
+
+  __device__ void advance(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The barriers of a ring: full ones, then empty ones.
+struct RingBarriers {
+  uint32_t address;
+  int stages;
+
+  __device__ uint32_t full(int stage) const { return address + stage * 8; }
+  __device__ uint32_t empty(int stage) const { return address + (stages + stage) * 8; }
+  // By one thread. `readers`: arrivals that free a stage.
+  __device__ void init(uint32_t readers) const {
+    for (int i = 0; i < stages; ++i) {
+      mbarrier_init(full(i), 1);
+      mbarrier_init(empty(i), readers);
+    }
+    mbarrier_init_fence();
+  }
+};
+constexpr int ring_barrier_bytes(int stages) { return 2 * stages * 8; }
+
+// ---- host ----
+
+enum class WMajor : uint8_t { kK, kN };
+
+// Why X, W and Y cannot be read by the copy engine; empty: they can. Y may lie anywhere.
+inline std::string tensor_map_refusal(const Problem& p) {
+  const LinearSizes s = linear_sizes(p);
+  if (p.device.compute_capability / 10 != 9) return "needs compute capability 9.x";
+  if (p.inputs[0].dtype == DType::kF32) return "takes fp16 and bf16, found f32";
+  if (s.m == 0 || s.n == 0 || s.k == 0) return "takes no empty dimension";
+  constexpr int64_t kMost = int64_t{1} << 30;  // so that coordinates past the end fit in 32 bits
+  if (s.m > kMost || s.n > kMost || s.k > kMost) return "a dimension is larger than 2^30";
+  const auto readable = [](const TensorDesc& base, int64_t rows, int64_t columns, int64_t stride) {
+    const int64_t bytes = stride * size_of(base.dtype);
+    return base.alignment_bytes >= 16 &&
+           (rows == 1 || (bytes % 16 == 0 && stride >= columns && bytes < int64_t{1} << 40));
+  };
+  const Rows x = rows_of(p.inputs[0]);
+  const int64_t x_stride = x.leading.shape.rank() == 0 ? s.k : x.leading.strides[0];
+  if (x.leading.shape.rank() > 1 || (x.stride != 1 && s.k > 1) ||
+      !readable(p.inputs[0], s.m, s.k, x_stride)) {
+    return "wants rows of X that are contiguous and start at multiples of 16 bytes, one step apart";
+  }
+  const WeightStrides w = weight_strides(p);
+  const bool along_k = (w.k == 1 || s.k == 1) && readable(p.inputs[1], s.n, s.k, w.n);
+  const bool along_n = (w.n == 1 || s.n == 1) && readable(p.inputs[1], s.k, s.n, w.k);
+  if (!along_k && !along_n) return "wants rows of W that start at multiples of 16 bytes";
+  return "";
+}
+
+// Requires that there is no refusal.
+inline WMajor w_major(const Problem& p) {
+  const LinearSizes s = linear_sizes(p);
+  const WeightStrides w = weight_strides(p);
+  const bool along_k = (w.k == 1 || s.k == 1) &&
+                       (s.n == 1 || (w.n * size_of(p.inputs[1].dtype) % 16 == 0 && w.n >= s.k));
+  return along_k ? WMajor::kK : WMajor::kN;
+}
+
+// `box_rows`: of X in a box.
+inline CUtensorMap x_map(const Problem& p, const void* data, int box_rows) {
+  const LinearSizes s = linear_sizes(p);
+  const Rows x = rows_of(p.inputs[0]);
+  const int64_t stride = x.leading.shape.rank() == 0 ? s.k : x.leading.strides[0];
+  return make_tensor_map({data, p.inputs[0].dtype, s.m, s.k, stride, box_rows});
+}
+// `box_rows`: of [N, K] in a box, where W is contiguous along K.
+inline CUtensorMap w_map(const Problem& p, const void* data, int box_rows) {
+  const LinearSizes s = linear_sizes(p);
+  const WeightStrides w = weight_strides(p);
+  const DType dtype = p.inputs[1].dtype;
+  return w_major(p) == WMajor::kK ? make_tensor_map({data, dtype, s.n, s.k, w.n, box_rows})
+                                  : make_tensor_map({data, dtype, s.k, s.n, w.k, kBK});
+}
+
+}  // namespace me
