@@ -37,9 +37,9 @@ struct CaseResult {
   std::vector<Arm> arms;
 };
 
-// Measures these arms (kernels and configurations), all of the case's op and the device's backend. A
-// baseline outside the oracle's bound is timed all the same, and its note says so. Frees all memory
-// again.
+// Measures these arms (kernels and configurations), all of the case's op and the device's backend.
+// A baseline outside the oracle's bound is timed all the same, and its note says so. Frees all
+// memory again.
 CaseResult measure(const std::shared_ptr<Device>& device, const CaseSpec& spec, DType dtype,
                    std::vector<Arm> arms);
 

@@ -129,19 +129,13 @@ std::string name_of(const CaseSpec& spec, DType dtype, const Arm& arm) {
 // The kernels of a case, measured together when the first of them is asked for.
 class Group {
  public:
-  Group(std::shared_ptr<Device> device, CaseSpec spec, DType dtype,
-        std::vector<Arm> arms)
-      : device_(std::move(device)),
-        spec_(std::move(spec)),
-        dtype_(dtype),
-        arms_(std::move(arms)) {}
+  Group(std::shared_ptr<Device> device, CaseSpec spec, DType dtype, std::vector<Arm> arms)
+      : device_(std::move(device)), spec_(std::move(spec)), dtype_(dtype), arms_(std::move(arms)) {}
 
   const std::string& op() const { return spec_.op; }
   DType dtype() const { return dtype_; }
   size_t size() const { return arms_.size(); }
-  std::string name(size_t i) const {
-    return name_of(spec_, dtype_, arms_[i]);
-  }
+  std::string name(size_t i) const { return name_of(spec_, dtype_, arms_[i]); }
 
   // Of kernel i. Asked once more it measures the case once more: a repetition is no copy.
   const CaseResult& result(size_t i) {

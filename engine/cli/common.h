@@ -47,8 +47,8 @@ Result<PlanOptions> plan_options(const PlanArgs& args, const Graph& graph,
                                  const std::map<std::string, Dims>& input_shapes,
                                  std::string& notice);
 
-// The plan, tuned where the arguments ask for it: the file is read first, and written where something
-// was measured.
+// The plan, tuned where the arguments ask for it: the file is read first, and written where
+// something was measured.
 Result<std::shared_ptr<const Plan>> make_plan(const PlanArgs& args,
                                               const std::shared_ptr<const Graph>& graph,
                                               const PlanOptions& options);

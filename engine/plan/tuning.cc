@@ -34,7 +34,8 @@ struct AttrText {
 
 std::string tuning_key(const Problem& problem, const AttrMap& fields) {
   std::string key(problem.op->name);
-  for (const auto& [name, value] : fields) key += fmt::format(" {}={}", name, std::visit(AttrText(), value));
+  for (const auto& [name, value] : fields)
+    key += fmt::format(" {}={}", name, std::visit(AttrText(), value));
   const auto add = [&key](std::string_view what, const TensorDesc& t) {
     key += fmt::format(" {} {} strides {} aligned {}{}", what, to_string(t.type()),
                        to_string(t.strides), std::min<int64_t>(t.alignment_bytes, 256),

@@ -18,8 +18,8 @@ struct TunedKernel {
   bool operator==(const TunedKernel&) const = default;
 };
 
-// What is measured: the problem's shapes, strides, types and attributes. `fields`: the attributes as
-// the model has them.
+// What is measured: the problem's shapes, strides, types and attributes. `fields`: the attributes
+// as the model has them.
 std::string tuning_key(const Problem& problem, const AttrMap& fields);
 
 class TuningCache {
@@ -27,8 +27,8 @@ class TuningCache {
   // `machine`: what the results hold for (device, driver, version); others in the file are kept.
   explicit TuningCache(std::string machine) : machine_(std::move(machine)) {}
 
-  // Adds what a file holds. A file that is not there holds nothing; one that is no tuning cache is an
-  // error (kInvalid).
+  // Adds what a file holds. A file that is not there holds nothing; one that is no tuning cache is
+  // an error (kInvalid).
   Status load(const std::string& path);
   // Writes everything, or leaves the file as it was. Results that others added since it was loaded
   // are lost.

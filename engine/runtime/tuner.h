@@ -13,11 +13,11 @@ struct TunedPlan {
   int measured = 0;  // problems that were not in `cache` before
 };
 
-// The plan of a graph by what `cache` says. Measures first the problems that it lacks, where there is
-// more than one way to run them: every kernel but baselines, in every configuration, on random
+// The plan of a graph by what `cache` says. Measures first the problems that it lacks, where there
+// is more than one way to run them: every kernel but baselines, in every configuration, on random
 // inputs, those within a quarter of the fastest once more in turns. Nodes whose kernel is asked for
-// by name, and plans for a CPU, are left alone. Errors are those of Plan::make; throws what a failing
-// device throws.
+// by name, and plans for a CPU, are left alone. Errors are those of Plan::make; throws what a
+// failing device throws.
 Result<TunedPlan> make_tuned_plan(const std::shared_ptr<const Graph>& graph, PlanOptions options,
                                   const std::shared_ptr<TuningCache>& cache);
 

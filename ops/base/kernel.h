@@ -26,8 +26,8 @@ struct Support {
   static Support no(std::string reason) { return {false, 0, std::move(reason)}; }
 };
 
-// One of the ways in which a kernel can run a problem (tile, stages, split, ..), and what the kernel
-// expects of it.
+// One of the ways in which a kernel can run a problem (tile, stages, split, ..), and what the
+// kernel expects of it.
 struct KernelConfig {
   std::string name;
   double cost_us = 0;

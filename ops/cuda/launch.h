@@ -35,8 +35,8 @@ void load_kernel(Kernel* kernel) {
 // The launch's own errors (a bad configuration); errors of the run itself come at the next wait.
 inline void check_launch() { ME_CUDA_CHECK(cudaGetLastError()); }
 
-// A launch of the clusters and programmatic dependent launches of compute capability 9.0: the kernel
-// may start while the one in front of it in the stream still runs, and must call
+// A launch of the clusters and programmatic dependent launches of compute capability 9.0: the
+// kernel may start while the one in front of it in the stream still runs, and must call
 // wait_for_dependencies() before it touches anything that others write or read, and before it ends.
 struct ClusterLaunch {
   unsigned blocks = 1;

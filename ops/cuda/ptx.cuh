@@ -80,6 +80,14 @@ __device__ inline void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], const uint32_t
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// max.NaN: the larger one, NaN where one of them is NaN; +0 is larger than -0. "Floating Point
+// Instructions: max".
+__device__ inline float max_or_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;\n" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
 // ex2.approx: 2^x within 2 units in the last place; subnormal results are kept. "Floating Point
 // Instructions: ex2".
 __device__ inline float exp2_approx(float x) {

@@ -1,6 +1,6 @@
-// Inline PTX of compute capability 9.0: barriers in shared memory, the bulk tensor copy engine (TMA),
-// clusters, programmatic dependent launch. Each function is one instruction or the usual loop around
-// it; the section named is of the PTX ISA manual.
+// Inline PTX of compute capability 9.0: barriers in shared memory, the bulk tensor copy engine
+// (TMA), clusters, programmatic dependent launch. Each function is one instruction or the usual
+// loop around it; the section named is of the PTX ISA manual.
 #pragma once
 
 #include <cuda.h>
@@ -23,12 +23,11 @@ __device__ inline void mbarrier_init_fence() {
 }
 // One arrival, and `bytes` more that the copy engine has to bring before the phase can end.
 __device__ inline void mbarrier_expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier),
-               "r"(bytes)
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-// One arrival at the same barrier of block `rank` of the cluster. Orders nothing between blocks: that
-// would take a fence of the whole memory.
+// One arrival at the same barrier of block `rank` of the cluster. Orders nothing between blocks:
+// that would take a fence of the whole memory.
 __device__ inline void mbarrier_arrive(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n"
@@ -83,10 +82,11 @@ __device__ inline void tma_load_to_all(uint32_t to, const CUtensorMap* map, int 
 }
 // A box from shared memory to (x, y); what lies outside the tensor is dropped.
 __device__ inline void tma_store(const CUtensorMap* map, int x, int y, uint32_t from) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];\n" ::
-                   "l"(map),
-               "r"(x), "r"(y), "r"(from)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];\n" ::"l"(
+          map),
+      "r"(x), "r"(y), "r"(from)
+      : "memory");
 }
 __device__ inline void tma_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
 // Waits until the shared memory of all but this thread's newest kPending groups has been read.

@@ -41,16 +41,17 @@ CUtensorMap make_tensor_map(const TensorMapSpec& spec) {
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(spec.columns),
                                static_cast<cuuint64_t>(spec.rows)};
   // The stride of a single row is never used, but has to be a legal one.
-  const int64_t stride = (spec.rows > 1 ? spec.row_stride * item : spec.columns * item + 15) / 16 * 16;
+  const int64_t stride =
+      (spec.rows > 1 ? spec.row_stride * item : spec.columns * item + 15) / 16 * 16;
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride)};
   const cuuint32_t box[2] = {static_cast<cuuint32_t>(kTensorMapLine / item),
                              static_cast<cuuint32_t>(spec.box_rows)};
   const cuuint32_t steps[2] = {1, 1};
   CUtensorMap map{};
-  const CUresult result = encoder()(
-      &map, type_of(spec.dtype), 2, const_cast<void*>(spec.data), sizes, strides, box, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encoder()(&map, type_of(spec.dtype), 2, const_cast<void*>(spec.data), sizes, strides, box,
+                steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) ME_CUDA_CHECK(cudaErrorInvalidValue);
   return map;
 }

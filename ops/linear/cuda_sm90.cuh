@@ -1,6 +1,6 @@
 // What the Hopper kernels of linear share: a ring of stages in shared memory that one warp fills
-// through the bulk tensor copy engine and warpgroups multiply out of, and the host's view of X, W and
-// Y as tensor maps.
+// through the bulk tensor copy engine and warpgroups multiply out of, and the host's view of X, W
+// and Y as tensor maps.
 #pragma once
 
 #include "ops/cuda/sm90.cuh"
@@ -14,8 +14,8 @@ namespace me {
 
 constexpr int kBoxBytes = 64 * kLineBytes;  // 64 lines, what a warpgroup or a box of W holds
 
-// `part` of `parts` of kRows rows at (row0, k0) of an operand, into its place in a stage; into every
-// block of `blocks` where there are parts.
+// `part` of `parts` of kRows rows at (row0, k0) of an operand, into its place in a stage; into
+// every block of `blocks` where there are parts.
 template <int kRows, bool kMnMajor>
 __device__ inline void load_rows(uint32_t to, const CUtensorMap* map, int row0, int k0,
                                  uint32_t barrier, int part, int parts, uint16_t blocks) {

@@ -1,6 +1,6 @@
 // Y = act(X·W + b) for fp16 and bf16 on Hopper, for products large enough to fill the machine.
-// Clusters of one or two blocks walk over the output tiles. In each block one warp loads stages of X
-// and W with the bulk tensor copy engine (the blocks of a cluster have the same columns, and each
+// Clusters of one or two blocks walk over the output tiles. In each block one warp loads stages of
+// X and W with the bulk tensor copy engine (the blocks of a cluster have the same columns, and each
 // loads its part of W for both), and a warpgroup for every 64 rows multiplies them with wgmma.
 // Warpgroups do not wait for each other, so that one multiplies while the other stores. Results go
 // through shared memory, 128 bytes of 64 rows at a time.
@@ -19,19 +19,20 @@ struct Config {
   static constexpr int kBn = kBn_;
   static constexpr int kWarpgroups = kBm / 64;
   static constexpr int kThreads = (kWarpgroups + 1) * 128;  // the last warpgroup loads
-  // Registers of a thread that loads, and of one that multiplies: all of a multiprocessor's 65536.
-  static constexpr int kLoadRegisters = 24;
-  static constexpr int kMultiplyRegisters = (65536 / 128 - kLoadRegisters) / kWarpgroups / 8 * 8;
   static constexpr int kABytes = kBm * kLineBytes;
   static constexpr int kStageBytes = (kBm + kBn) * kLineBytes;
-  static constexpr int kStagingBytes = 2 * kBoxBytes;  // of a warpgroup
 };
+// Registers of a thread that loads, and of one that multiplies where two warpgroups do: together
+// all 65536 of a multiprocessor. A lone warpgroup has enough as it is.
+constexpr int kLoadRegisters = 24;
+constexpr int kMultiplyRegisters = 240;
 using Large = Config<128, 256>;
 using Medium = Config<128, 128>;
+using Small = Config<64, 128>;
 
 template <class C>
-constexpr int shared_bytes(int stages) {
-  return stages * C::kStageBytes + C::kWarpgroups * (C::kStagingBytes + C::kBn * 4) +
+constexpr int shared_bytes(int stages, int boxes) {
+  return stages * C::kStageBytes + C::kWarpgroups * (boxes * kBoxBytes + C::kBn * 4) +
          ring_barrier_bytes(stages);
 }
 
@@ -43,17 +44,18 @@ struct Params {
   int group;             // of the tile order
   int k_steps;
   int stages;
-  int cluster;  // blocks along M
-  bool y_map;   // Y is stored by the copy engine
+  int boxes;           // 2 or 4: staging memory of a warpgroup
+  int cluster;         // blocks along M
+  bool y_map;          // Y is stored by the copy engine
+  bool w_is_constant;  // W may be read before the kernels in front have ended
 };
 
 // ---- epilogue ----
 
-__device__ uint32_t pack(DType dtype, float low, float high) {
-  const __half2 half = __floats2half2_rn(low, high);
-  const __nv_bfloat162 bf16 = __floats2bfloat162_rn(low, high);
-  return dtype == DType::kF16 ? *reinterpret_cast<const uint32_t*>(&half)
-                              : *reinterpret_cast<const uint32_t*>(&bf16);
+template <class Y>
+__device__ uint32_t pack(float low, float high) {
+  const Vector<Y, 2> two = {from_f32<Y>(low), from_f32<Y>(high)};
+  return *reinterpret_cast<const uint32_t*>(&two);
 }
 
 // A box of finished values, 64 rows of 128 bytes from (m0, n0) on, out of staging memory into a Y
@@ -80,23 +82,25 @@ __device__ void store_box(const Params& p, const uint8_t* box, int64_t m0, int64
   }
 }
 
-// Columns [first, first + 128 bytes) of a warpgroup's accumulators into a box.
-template <class C, bool kWide>
+// Columns [first, first + 128 bytes) of a warpgroup's accumulators, finished, into a box.
+template <class C, class Y>
 __device__ void stage_box(const LinearEpilogue& e, const float (&acc)[C::kBn / 2], int first,
                           const float* bias, uint8_t* box) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row0 = static_cast<int>(threadIdx.x) % 128 / 32 * 16;
-  const auto value = [&](int j, int i) {  // i of the four of block j of 8 columns
-    return finish(e, acc[4 * j + i], bias[8 * j + lane % 4 * 2 + i % 2]);
+  // Half h of the four of block j of 8 columns: two neighbours of one row.
+  const auto two = [&](int j, int h) {
+    const float2 b = *reinterpret_cast<const float2*>(bias + 8 * j + lane % 4 * 2);
+    return float2{finish(e, acc[4 * j + 2 * h], b.x), finish(e, acc[4 * j + 2 * h + 1], b.y)};
   };
-  if constexpr (kWide) {  // fp32: 32 columns
+  if constexpr (sizeof(Y) == 4) {  // 32 columns
 #pragma unroll
     for (int j = first / 8; j < first / 8 + 4; ++j) {
       const int chunk = 2 * (j - first / 8) + lane % 4 / 2;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint8_t* const to = box + swizzled(row0 + half * 8 + lane / 4, chunk) + lane % 2 * 8;
-        *reinterpret_cast<float2*>(to) = {value(j, 2 * half), value(j, 2 * half + 1)};
+      for (int h = 0; h < 2; ++h) {
+        uint8_t* const to = box + swizzled(row0 + h * 8 + lane / 4, chunk) + lane % 2 * 8;
+        *reinterpret_cast<float2*>(to) = two(j, h);
       }
     }
   } else {  // 64 columns
@@ -104,29 +108,32 @@ __device__ void stage_box(const LinearEpilogue& e, const float (&acc)[C::kBn / 2
     const int row = row0 + lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
     for (int j = first / 8; j < first / 8 + 8; j += 2) {
-      const uint32_t four[4] = {pack(e.dtype, value(j, 0), value(j, 1)),
-                                pack(e.dtype, value(j, 2), value(j, 3)),
-                                pack(e.dtype, value(j + 1, 0), value(j + 1, 1)),
-                                pack(e.dtype, value(j + 1, 2), value(j + 1, 3))};
+      uint32_t four[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 values = two(j + i / 2, i % 2);
+        four[i] = pack<Y>(values.x, values.y);
+      }
       stmatrix_x4(to + swizzled(row, j - first / 8 + lane / 16), four);
     }
   }
 }
 
-// A warpgroup's 64 rows of a tile. `staging`: two boxes, which take turns, so that one is filled
-// while the copy engine reads the other.
-template <class C, bool kWide>
+// A warpgroup's 64 rows of a tile. `staging`: boxes that take turns, so that one is filled while
+// the copy engine reads the others.
+template <class C, class Y>
 __device__ void store_rows(const Params& p, const float (&acc)[C::kBn / 2], int64_t m0, int64_t n0,
                            const float* bias, uint8_t* staging) {
-  constexpr int kColumns = kWide ? 32 : 64;
+  constexpr int kColumns = kLineBytes / static_cast<int>(sizeof(Y));
   const int barrier = 1 + static_cast<int>(threadIdx.x) / 128;
   const bool leader = threadIdx.x % 128 == 0;
 #pragma unroll
   for (int first = 0; first < C::kBn; first += kColumns) {
-    uint8_t* const box = staging + first / kColumns % 2 * kBoxBytes;
-    if (leader) tma_wait_read<1>();
+    uint8_t* const box = staging + first / kColumns % p.boxes * kBoxBytes;
+    if (leader && p.boxes == 2) tma_wait_read<1>();
+    if (leader && p.boxes == 4) tma_wait_read<3>();
     named_barrier(barrier, 128);
-    stage_box<C, kWide>(p.epilogue, acc, first, bias, box);
+    stage_box<C, Y>(p.epilogue, acc, first, bias, box);
     if (p.y_map) {
       async_proxy_fence();
       named_barrier(barrier, 128);
@@ -134,10 +141,8 @@ __device__ void store_rows(const Params& p, const float (&acc)[C::kBn / 2], int6
         tma_store(&p.y, static_cast<int>(n0) + first, static_cast<int>(m0), shared_address(box));
         tma_commit();
       }
-    } else if constexpr (kWide) {
-      store_box<float>(p, box, m0, n0 + first);
     } else {
-      store_box<uint16_t>(p, box, m0, n0 + first);
+      store_box<Y>(p, box, m0, n0 + first);
     }
   }
 }
@@ -158,16 +163,14 @@ struct TileWalk {
   __device__ bool more() const { return index < count; }
   __device__ void next() { index += step; }
   // In tiles of a cluster.
-  __device__ Tile<int> tile() const {
-    return grouped_tile<int>(index, m_tiles, n_tiles, group);
-  }
+  __device__ Tile<int> tile() const { return grouped_tile<int>(index, m_tiles, n_tiles, group); }
 };
 
 template <class C, class T, bool kNMajor>
 __global__ void __launch_bounds__(C::kThreads, 1) linear_sm90(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   uint8_t* const staging = shared + p.stages * C::kStageBytes;
-  float* const bias = reinterpret_cast<float*>(staging + C::kWarpgroups * C::kStagingBytes);
+  float* const bias = reinterpret_cast<float*>(staging + C::kWarpgroups * p.boxes * kBoxBytes);
   const uint32_t ring = shared_address(shared);
   const RingBarriers barriers{shared_address(bias + C::kWarpgroups * C::kBn), p.stages};
   const int rank = p.cluster == 1 ? 0 : static_cast<int>(cluster_rank());
@@ -187,30 +190,38 @@ __global__ void __launch_bounds__(C::kThreads, 1) linear_sm90(const __grid_const
   let_dependents_start();
 
   if (warpgroup == C::kWarpgroups) {
-    release_registers<C::kLoadRegisters>();
+    if constexpr (C::kWarpgroups > 1) release_registers<kLoadRegisters>();
     if (threadIdx.x % 128 == 0) {
       const auto all = static_cast<uint16_t>((1 << p.cluster) - 1);
+      const auto load_w = [&](const Tile<int>& tile, int k, int stage) {
+        mbarrier_expect(barriers.full(stage), C::kStageBytes);
+        load_rows<C::kBn, kNMajor>(ring + stage * C::kStageBytes + C::kABytes, &p.w,
+                                   tile.n * C::kBn, k * kBK, barriers.full(stage), rank, p.cluster,
+                                   all);
+      };
+      TileWalk walk(p);
+      int ahead = p.w_is_constant && walk.more() ? min(p.stages, p.k_steps) : 0;
+      for (int k = 0; k < ahead; ++k) load_w(walk.tile(), k, k);
       wait_for_dependencies();
       RingPosition at;
-      for (TileWalk walk(p); walk.more(); walk.next()) {
+      for (; walk.more(); walk.next()) {
         const Tile<int> tile = walk.tile();
-        const int m0 = (tile.m * p.cluster + rank) * C::kBm;
-        const int n0 = tile.n * C::kBn;
 #pragma unroll 1
         for (int k = 0; k < p.k_steps; ++k) {
-          const uint32_t full = barriers.full(at.stage);
-          const uint32_t stage = ring + at.stage * C::kStageBytes;
-          mbarrier_wait(barriers.empty(at.stage), at.parity ^ 1);
-          mbarrier_expect(full, C::kStageBytes);
-          load_rows<C::kBm, false>(stage, &p.x, m0, k * kBK, full, 0, 1, 1);
-          load_rows<C::kBn, kNMajor>(stage + C::kABytes, &p.w, n0, k * kBK, full, rank, p.cluster,
-                                     all);
+          if (k >= ahead) {
+            mbarrier_wait(barriers.empty(at.stage), at.parity ^ 1);
+            load_w(tile, k, at.stage);
+          }
+          load_rows<C::kBm, false>(ring + at.stage * C::kStageBytes, &p.x,
+                                   (tile.m * p.cluster + rank) * C::kBm, k * kBK,
+                                   barriers.full(at.stage), 0, 1, 1);
           at.advance(p.stages);
         }
+        ahead = 0;
       }
     }
   } else {
-    claim_registers<C::kMultiplyRegisters>();
+    if constexpr (C::kWarpgroups > 1) claim_registers<kMultiplyRegisters>();
     wait_for_dependencies();
     const int thread = static_cast<int>(threadIdx.x) % 128;
     RingPosition at;
@@ -239,11 +250,13 @@ __global__ void __launch_bounds__(C::kThreads, 1) linear_sm90(const __grid_const
       }
       wgmma_wait<0>();
       if (thread < p.cluster) mbarrier_arrive(barriers.empty(before), thread);
-      uint8_t* const own_staging = staging + warpgroup * C::kStagingBytes;
+      uint8_t* const own_staging = staging + warpgroup * p.boxes * kBoxBytes;
       if (p.epilogue.dtype == DType::kF32) {
-        store_rows<C, true>(p, acc, m0, n0, own_bias, own_staging);
+        store_rows<C, float>(p, acc, m0, n0, own_bias, own_staging);
+      } else if (p.epilogue.dtype == DType::kF16) {
+        store_rows<C, __half>(p, acc, m0, n0, own_bias, own_staging);
       } else {
-        store_rows<C, false>(p, acc, m0, n0, own_bias, own_staging);
+        store_rows<C, __nv_bfloat16>(p, acc, m0, n0, own_bias, own_staging);
       }
     }
     if (thread == 0) tma_wait_read<0>();
@@ -257,29 +270,32 @@ __global__ void __launch_bounds__(C::kThreads, 1) linear_sm90(const __grid_const
 
 // ---- host ----
 
-struct Choice {
-  int tile = 0;  // index into kTiles
-  int stages = 0;
-  int cluster = 1;
-  int group = 8;
-  double cost_us = 0;
-};
-
 struct TileInfo {
   const char* name;
   int bm, bn;
   int threads;
-  int (*shared_bytes)(int stages);
+  int (*shared_bytes)(int stages, int boxes);
 };
 template <class C>
 constexpr TileInfo info_of(const char* name) {
   return {name, C::kBm, C::kBn, C::kThreads, shared_bytes<C>};
 }
-constexpr TileInfo kTiles[] = {info_of<Large>("128x256x64"), info_of<Medium>("128x128x64")};
+constexpr TileInfo kTiles[] = {info_of<Large>("128x256x64"), info_of<Medium>("128x128x64"),
+                               info_of<Small>("64x128x64")};
+
+struct Choice {
+  int tile = 0;  // index into kTiles
+  int stages = 0;
+  int boxes = 2;
+  int cluster = 1;
+  int group = 8;  // of the tile order
+  double cost_us = 0;
+};
 
 std::string to_string(const Choice& c) {
-  return std::string(kTiles[c.tile].name) + ", " + std::to_string(c.stages) + " stages, cluster " +
-         std::to_string(c.cluster) + ", group " + std::to_string(c.group);
+  return std::string(kTiles[c.tile].name) + ", " + std::to_string(c.stages) + "+" +
+         std::to_string(c.boxes) + " stages, cluster " + std::to_string(c.cluster) + ", group " +
+         std::to_string(c.group);
 }
 
 double cost_of(const Problem& p, const Choice& c) {
@@ -293,14 +309,18 @@ double cost_of(const Problem& p, const Choice& c) {
 std::vector<Choice> choices(const Problem& p) {
   std::vector<Choice> all;
   for (int tile = 0; tile < static_cast<int>(std::size(kTiles)); ++tile) {
-    int stages = 8;
-    while (stages > 1 && kTiles[tile].shared_bytes(stages) > p.device.shared_bytes) --stages;
-    if (stages < 2) continue;
-    for (int cluster : {1, 2}) {
-      for (int group : {4, 8, 16}) {
-        Choice c{tile, stages, cluster, group};
-        c.cost_us = cost_of(p, c);
-        all.push_back(c);
+    for (int boxes : {2, 4}) {
+      int stages = 8;
+      while (stages > 1 && kTiles[tile].shared_bytes(stages, boxes) > p.device.shared_bytes) {
+        --stages;
+      }
+      if (stages < 2) continue;
+      for (int cluster : {1, 2}) {
+        for (int group : {4, 8, 16}) {
+          Choice c{tile, stages, boxes, cluster, group};
+          c.cost_us = cost_of(p, c);
+          all.push_back(c);
+        }
       }
     }
   }
@@ -339,7 +359,9 @@ Kernel kernel_of(WMajor major) {
 }
 template <class T>
 Kernel kernel_of(int tile, WMajor major) {
-  return tile == 0 ? kernel_of<Large, T>(major) : kernel_of<Medium, T>(major);
+  const Kernel kernels[] = {kernel_of<Large, T>(major), kernel_of<Medium, T>(major),
+                            kernel_of<Small, T>(major)};
+  return kernels[tile];
 }
 
 Result<std::unique_ptr<PreparedOp>> prepare(const Problem& p, const Buffers& buffers) {
@@ -363,15 +385,17 @@ Result<std::unique_ptr<PreparedOp>> prepare(const Problem& p, const Buffers& buf
   params.group = c.group;
   params.k_steps = static_cast<int>(ceil_div(s.k, kBK));
   params.stages = c.stages;
+  params.boxes = c.boxes;
+  params.w_is_constant = p.inputs[1].constant;
   params.cluster = c.cluster;
   const WMajor major = w_major(p);
   const Kernel kernel = p.inputs[0].dtype == DType::kF16 ? kernel_of<__half>(c.tile, major)
                                                          : kernel_of<__nv_bfloat16>(c.tile, major);
-  const int bytes = tile.shared_bytes(c.stages);
+  const int bytes = tile.shared_bytes(c.stages, c.boxes);
   allow_shared_bytes(kernel, bytes);
   load_kernel(kernel);
-  const int clusters = std::min(params.m_tiles * params.n_tiles,
-                                std::max(1, p.device.multiprocessors / c.cluster));
+  const int clusters =
+      std::min(params.m_tiles * params.n_tiles, std::max(1, p.device.multiprocessors / c.cluster));
   const ClusterLaunch launch{static_cast<unsigned>(clusters * c.cluster),
                              static_cast<unsigned>(tile.threads), static_cast<unsigned>(bytes),
                              static_cast<unsigned>(c.cluster)};

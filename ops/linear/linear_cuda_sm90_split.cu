@@ -1,9 +1,10 @@
-// Y = act(X·W + b) for fp16 and bf16 on Hopper, for products with little to share: few rows of X, or
-// few tiles. A cluster computes one tile of Y, each of its blocks over a part of K, so that the whole
-// machine streams W. In each block one warp loads stages with the bulk tensor copy engine, and a
-// warpgroup for every 64 columns of Y multiplies them with wgmma, which sees Y transposed: W has its
-// 64 rows, X its 8 to 128 columns. The blocks then add their fp32 parts through the shared memory of
-// the cluster, in the order of the parts, so that the sum does not depend on who came first.
+// Y = act(X·W + b) for fp16 and bf16 on Hopper, for products with little to share: few rows of X,
+// or few tiles. A cluster computes one tile of Y, each of its blocks over a part of K, so that the
+// whole machine streams W. In each block one warp loads stages with the bulk tensor copy engine,
+// and a warpgroup for every 64 columns of Y multiplies them with wgmma, which sees Y transposed: W
+// has its 64 rows, X its 8 to 128 columns. The blocks then add their fp32 parts through the shared
+// memory of the cluster, in the order of the parts, so that the sum does not depend on who came
+// first.
 //
 // A constant W is loaded before the kernels in front have ended.
 #include <algorithm>
@@ -55,8 +56,8 @@ struct Params {
 };
 
 // Adds the parts of this block's rows in their order, finishes and stores them: a warp takes 128
-// columns of one row of Y, or 64 of two. `own`: this block's part, all rows of the tile; `received`:
-// by block, its part of this block's rows.
+// columns of one row of Y, or 64 of two. `own`: this block's part, all rows of the tile;
+// `received`: by block, its part of this block's rows.
 template <class C>
 __device__ void store_sum(const Params& p, const float* own, const float* received, int rank,
                           int64_t m0, int64_t n0) {
@@ -221,8 +222,10 @@ struct Choice {
   double cost_us = 0;
 };
 
-#define ME_TILES(do)                                                                  \
-  do(64, 8) do(128, 8) do(64, 16) do(128, 16) do(128, 32) do(64, 64) do(128, 64) do(128, 128)
+#define ME_TILES(do)                                                                               \
+  do                                                                                               \
+  (64, 8) do(128, 8) do(64, 16) do(128, 16) do(128, 32) do(64, 64) do(128, 64) do(64, 128) do(128, \
+                                                                                              128)
 #define ME_INFO(w, x) info_of<Config<w, x>>(#x "x" #w "x64"),
 constexpr TileInfo kTiles[] = {ME_TILES(ME_INFO)};
 #undef ME_INFO
@@ -235,8 +238,7 @@ std::string to_string(const Choice& c) {
 double cost_of(const Problem& p, const Choice& c) {
   const LinearSizes s = linear_sizes(p);
   const TileInfo& t = kTiles[c.tile];
-  const double blocks =
-      static_cast<double>(ceil_div(s.m, t.bm)) * ceil_div(s.n, t.bn) * c.splits;
+  const double blocks = static_cast<double>(ceil_div(s.m, t.bm)) * ceil_div(s.n, t.bn) * c.splits;
   const double steps = ceil_div(ceil_div(s.k, kBK), c.splits);
   return 3 + std::ceil(blocks / p.device.multiprocessors) * (1 + steps * t.stage_bytes / 50e3) +
          0.1 * c.splits;

@@ -100,8 +100,8 @@ TEST_P(LinearTest, OddLargeShape) {
 
 // Shapes that fill tiles and that leave edges, more and fewer tiles than the machine has blocks.
 TEST_P(LinearTest, EveryConfiguration) {
-  constexpr int64_t kShapes[][3] = {{256, 256, 256}, {300, 520, 200}, {1, 264, 1024},
-                                    {13, 72, 520},   {65, 200, 64},   {40, 1000, 8},
+  constexpr int64_t kShapes[][3] = {{256, 256, 256},  {300, 520, 200}, {1, 264, 1024},
+                                    {13, 72, 520},    {65, 200, 64},   {40, 1000, 8},
                                     {1300, 4136, 136}};
   int configs = 0;
   unsigned variant = 0;
