@@ -1,7 +1,6 @@
 #include "engine/runtime/ceilings.h"
 
 #include <algorithm>
-#include <random>
 
 #include "engine/runtime/kernel_timer.h"
 #include "ops/registry.h"
@@ -21,20 +20,6 @@ Problem problem_of(const DeviceInfo& device, const OpDef& op, const Attrs& attrs
   for (TensorDesc& t : problem.inputs) t.alignment_bytes = kWorkspaceAlignment;
   problem.outputs[0].alignment_bytes = kWorkspaceAlignment;
   return problem;
-}
-
-// Normal values, a block of them again and again: the period is odd, so that rows differ.
-std::vector<std::byte> random_bytes(const TensorDesc& t, uint64_t seed) {
-  constexpr int64_t kPeriod = (1 << 16) + 1;
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> block(kPeriod);
-  for (float& x : block) x = normal(random);
-  std::vector<std::byte> bytes(static_cast<size_t>(t.bytes()));
-  for (int64_t i = 0; i < t.count(); ++i) {
-    store_f32(bytes.data(), i, t.dtype, block[static_cast<size_t>(i % kPeriod)]);
-  }
-  return bytes;
 }
 
 // The fastest kernel's time in microseconds.
@@ -67,7 +52,7 @@ Result<double> copy_ceiling(const std::shared_ptr<Device>& device) {
   const TensorDesc t = dense(DType::kF32, {kElements});
   const Problem problem = problem_of(device->info(), *op, *attrs, {t}, t);
   ME_ASSIGN_OR_RETURN(ProblemBuffers buffers, ProblemBuffers::create(device, problem));
-  buffers.set_input(0, random_bytes(t, 1).data());
+  buffers.randomize_inputs();
   const auto us = best_time_us(buffers);
   if (!us) return Error{ErrorKind::kDevice, "no copy kernel for this device"};
   return static_cast<double>(2 * t.bytes()) / (*us * 1e-6);
@@ -83,7 +68,7 @@ std::optional<double> matrix_ceiling(const std::shared_ptr<Device>& device, DTyp
   const Problem problem = problem_of(device->info(), *op, *attrs.value(), {t, t}, t);
   auto buffers = ProblemBuffers::create(device, problem);
   if (!buffers.ok()) return std::nullopt;
-  for (size_t i : {0, 1}) buffers.value().set_input(i, random_bytes(t, i + 1).data());
+  buffers.value().randomize_inputs();
   const auto us = best_time_us(buffers.value());
   if (!us) return std::nullopt;
   return 2.0 * static_cast<double>(side * side * side) / (*us * 1e-6);

@@ -1,6 +1,7 @@
 #include "engine/runtime/kernel_timer.h"
 
 #include <algorithm>
+#include <random>
 
 namespace me {
 namespace {
@@ -67,6 +68,23 @@ void ProblemBuffers::set_input(size_t input, const void* bytes) {
     device_->upload(copy.inputs.at(input).data(), bytes, copy.inputs.at(input).bytes());
   }
   device_->wait();
+}
+
+void ProblemBuffers::randomize_inputs() {
+  constexpr int64_t kPeriod = (1 << 16) + 1;  // odd, so that rows differ
+  std::mt19937_64 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> block(kPeriod);
+  for (float& x : block) x = normal(random);
+  for (size_t input = 0; input < problem_.inputs.size(); ++input) {
+    const TensorDesc& t = problem_.inputs[input];
+    std::vector<std::byte> bytes(static_cast<size_t>(span_bytes(t)));
+    for (int64_t i = 0; i < span_of(t); ++i) {
+      const int64_t at = (i + static_cast<int64_t>(input) * 4099) % kPeriod;
+      store_f32(bytes.data(), i, t.dtype, block[static_cast<size_t>(at)]);
+    }
+    set_input(input, bytes.data());
+  }
 }
 
 void ProblemBuffers::poison_outputs() {

@@ -26,6 +26,9 @@ class ProblemBuffers {
 
   // `bytes` is the input from its first element to its last.
   void set_input(size_t input, const void* bytes);
+  // Normal values into every input, a block of them again and again: data decides how much power a
+  // product takes.
+  void randomize_inputs();
   // Fills every output with NaN.
   void poison_outputs();
   // The output of copy 0, from its first element to its last.

@@ -3,35 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <random>
 
 #include "engine/runtime/kernel_timer.h"
 #include "engine/runtime/provenance.h"
-#include "ops/base/dtype.h"
 #include "ops/registry.h"
 
 namespace me {
 namespace {
 
 constexpr double kWorthTwoLooks = 1.25;
-
-// Random bits of the type's ordinary numbers: data decides how much power a product takes.
-std::vector<std::byte> random_input(const TensorDesc& desc, uint64_t seed) {
-  const int64_t count = span_of(desc);
-  std::vector<std::byte> bytes(static_cast<size_t>(count * size_of(desc.dtype)));
-  std::mt19937_64 bits(seed);
-  std::normal_distribution<float> normal;
-  constexpr int64_t kPeriod = 65537;  // drawing more takes long, and changes nothing
-  const int64_t drawn = std::min(count, kPeriod);
-  for (int64_t i = 0; i < drawn; ++i) store_f32(bytes.data(), i, desc.dtype, normal(bits));
-  for (int64_t i = drawn; i < count; i += drawn) {
-    const int64_t some = std::min(drawn, count - i);
-    std::memcpy(bytes.data() + i * size_of(desc.dtype), bytes.data(),
-                static_cast<size_t>(some * size_of(desc.dtype)));
-  }
-  return bytes;
-}
 
 struct Candidate {
   const KernelEntry* kernel;
@@ -57,9 +37,7 @@ std::vector<Candidate> candidates_for(const Problem& problem) {
 Result<TunedKernel> search(const std::shared_ptr<Device>& device, const Problem& problem,
                            const std::vector<Candidate>& candidates) {
   ME_ASSIGN_OR_RETURN(ProblemBuffers buffers, ProblemBuffers::create(device, problem));
-  for (size_t i = 0; i < problem.inputs.size(); ++i) {
-    buffers.set_input(i, random_input(problem.inputs[i], i).data());
-  }
+  buffers.randomize_inputs();
   std::vector<std::unique_ptr<TimedKernel>> timed;
   std::vector<double> first_us;
   for (const Candidate& candidate : candidates) {
@@ -91,8 +69,8 @@ std::string tuning_machine(const DeviceInfo& device) {
     const auto it = facts.find(name);
     return it == facts.end() ? std::string("none") : it->second;
   };
-  return fmt::format("{}, {} multiprocessors, driver {}, engine {}", device.name,
-                     device.multiprocessors, fact("driver"), fact("commit"));
+  return fmt::format("{}; {}; driver {}; engine {}", to_string(device), fact("cpu"), fact("driver"),
+                     fact("commit"));
 }
 
 Result<TunedPlan> make_tuned_plan(const std::shared_ptr<const Graph>& graph, PlanOptions options,
@@ -100,7 +78,6 @@ Result<TunedPlan> make_tuned_plan(const std::shared_ptr<const Graph>& graph, Pla
   options.tuning = cache;
   TunedPlan tuned;
   ME_ASSIGN_OR_RETURN(tuned.plan, Plan::make(graph, options));
-  if (options.device.backend != Backend::kCuda) return tuned;
   std::shared_ptr<Device> device;
   for (const Step& step : tuned.plan->steps()) {
     const Node& node = graph->nodes[static_cast<size_t>(step.node)];

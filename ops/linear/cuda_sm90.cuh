@@ -3,6 +3,11 @@
 // and Y as tensor maps.
 #pragma once
 
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "ops/cuda/sm90.cuh"
 #include "ops/cuda/tensor_map.h"
 #include "ops/cuda/wgmma.cuh"
@@ -86,11 +91,33 @@ struct RingBarriers {
 };
 constexpr int ring_barrier_bytes(int stages) { return 2 * stages * 8; }
 
-// ---- host ----
+// ---- host: operands ----
 
 enum class WMajor : uint8_t { kK, kN };
 
-// Why X, W and Y cannot be read by the copy engine; empty: they can. Y may lie anywhere.
+// Whether the copy engine can read a matrix whose rows are contiguous.
+inline bool has_tensor_map(const TensorDesc& base, int64_t rows, int64_t columns, int64_t stride) {
+  const int64_t bytes = stride * size_of(base.dtype);
+  return base.alignment_bytes >= 16 &&
+         (rows == 1 || (bytes % 16 == 0 && stride >= columns && bytes < int64_t{1} << 40));
+}
+
+// The axis along which W is read; nothing where the copy engine can read it along neither.
+inline std::optional<WMajor> w_major(const Problem& p) {
+  const LinearSizes s = linear_sizes(p);
+  const WeightStrides w = weight_strides(p);
+  const TensorDesc& desc = p.inputs[1];
+  if ((w.k == 1 || s.k == 1) && has_tensor_map(desc, s.n, s.k, w.n)) return WMajor::kK;
+  if ((w.n == 1 || s.n == 1) && has_tensor_map(desc, s.k, s.n, w.k)) return WMajor::kN;
+  return std::nullopt;
+}
+
+// Elements between rows whose leading dimensions are one axis; `columns` where there is one row.
+inline int64_t row_step(const Rows& rows) {
+  return rows.leading.shape.rank() == 0 ? rows.length : rows.leading.strides[0];
+}
+
+// Why the copy engine cannot read X and W; empty: it can. Y may lie anywhere.
 inline std::string tensor_map_refusal(const Problem& p) {
   const LinearSizes s = linear_sizes(p);
   if (p.device.compute_capability / 10 != 9) return "needs compute capability 9.x";
@@ -98,39 +125,19 @@ inline std::string tensor_map_refusal(const Problem& p) {
   if (s.m == 0 || s.n == 0 || s.k == 0) return "takes no empty dimension";
   constexpr int64_t kMost = int64_t{1} << 30;  // so that coordinates past the end fit in 32 bits
   if (s.m > kMost || s.n > kMost || s.k > kMost) return "a dimension is larger than 2^30";
-  const auto readable = [](const TensorDesc& base, int64_t rows, int64_t columns, int64_t stride) {
-    const int64_t bytes = stride * size_of(base.dtype);
-    return base.alignment_bytes >= 16 &&
-           (rows == 1 || (bytes % 16 == 0 && stride >= columns && bytes < int64_t{1} << 40));
-  };
   const Rows x = rows_of(p.inputs[0]);
-  const int64_t x_stride = x.leading.shape.rank() == 0 ? s.k : x.leading.strides[0];
   if (x.leading.shape.rank() > 1 || (x.stride != 1 && s.k > 1) ||
-      !readable(p.inputs[0], s.m, s.k, x_stride)) {
+      !has_tensor_map(p.inputs[0], s.m, s.k, row_step(x))) {
     return "wants rows of X that are contiguous and start at multiples of 16 bytes, one step apart";
   }
-  const WeightStrides w = weight_strides(p);
-  const bool along_k = (w.k == 1 || s.k == 1) && readable(p.inputs[1], s.n, s.k, w.n);
-  const bool along_n = (w.n == 1 || s.n == 1) && readable(p.inputs[1], s.k, s.n, w.k);
-  if (!along_k && !along_n) return "wants rows of W that start at multiples of 16 bytes";
-  return "";
+  return w_major(p) ? "" : "wants rows of W that start at multiples of 16 bytes";
 }
 
-// Requires that there is no refusal.
-inline WMajor w_major(const Problem& p) {
-  const LinearSizes s = linear_sizes(p);
-  const WeightStrides w = weight_strides(p);
-  const bool along_k = (w.k == 1 || s.k == 1) &&
-                       (s.n == 1 || (w.n * size_of(p.inputs[1].dtype) % 16 == 0 && w.n >= s.k));
-  return along_k ? WMajor::kK : WMajor::kN;
-}
-
-// `box_rows`: of X in a box.
+// These require that there is no refusal. `box_rows`: of X in a box.
 inline CUtensorMap x_map(const Problem& p, const void* data, int box_rows) {
   const LinearSizes s = linear_sizes(p);
-  const Rows x = rows_of(p.inputs[0]);
-  const int64_t stride = x.leading.shape.rank() == 0 ? s.k : x.leading.strides[0];
-  return make_tensor_map({data, p.inputs[0].dtype, s.m, s.k, stride, box_rows});
+  return make_tensor_map(
+      {data, p.inputs[0].dtype, s.m, s.k, row_step(rows_of(p.inputs[0])), box_rows});
 }
 // `box_rows`: of [N, K] in a box, where W is contiguous along K.
 inline CUtensorMap w_map(const Problem& p, const void* data, int box_rows) {
@@ -139,6 +146,47 @@ inline CUtensorMap w_map(const Problem& p, const void* data, int box_rows) {
   const DType dtype = p.inputs[1].dtype;
   return w_major(p) == WMajor::kK ? make_tensor_map({data, dtype, s.n, s.k, w.n, box_rows})
                                   : make_tensor_map({data, dtype, s.k, s.n, w.k, kBK});
+}
+
+// ---- host: the choice among configurations, each a Choice with cost_us and to_string() ----
+
+template <class Choice>
+void sort_by_cost(std::vector<Choice>& choices) {
+  std::stable_sort(choices.begin(), choices.end(),
+                   [](const Choice& a, const Choice& b) { return a.cost_us < b.cost_us; });
+}
+
+// The problem's configuration, or the cheapest where it names none.
+template <class Choice>
+std::optional<Choice> choose(const Problem& p, const std::vector<Choice>& cheapest_first) {
+  for (const Choice& c : cheapest_first) {
+    if (p.config.empty() || to_string(c) == p.config) return c;
+  }
+  return std::nullopt;
+}
+
+template <class Choice>
+std::vector<KernelConfig> configs_of(const std::vector<Choice>& cheapest_first) {
+  std::vector<KernelConfig> all;
+  for (const Choice& c : cheapest_first) all.push_back({to_string(c), c.cost_us});
+  return all;
+}
+
+template <class Choice>
+Support support_of(const Problem& p, const std::vector<Choice>& cheapest_first) {
+  const auto choice = choose(p, cheapest_first);
+  if (choice) return Support::yes(choice->cost_us, "wgmma, " + to_string(*choice));
+  return Support::no(p.config.empty() ? "no tiling of it fits the device"
+                                      : "has no configuration " + p.config);
+}
+
+template <class Params>
+std::unique_ptr<PreparedOp> prepare_overlapping(void (*kernel)(Params), const ClusterLaunch& launch,
+                                                const Params& params) {
+  allow_shared_bytes(kernel, launch.shared_bytes);
+  load_kernel(kernel);
+  return make_prepared(
+      [=](void* stream) { launch_overlapping(kernel, launch, as_cuda_stream(stream), params); });
 }
 
 }  // namespace me

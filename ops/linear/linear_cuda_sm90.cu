@@ -1,13 +1,14 @@
 // Y = act(X·W + b) for fp16 and bf16 on Hopper, for products large enough to fill the machine.
-// Clusters of one or two blocks walk over the output tiles. In each block one warp loads stages of
-// X and W with the bulk tensor copy engine (the blocks of a cluster have the same columns, and each
-// loads its part of W for both), and a warpgroup for every 64 rows multiplies them with wgmma.
-// Warpgroups do not wait for each other, so that one multiplies while the other stores. Results go
-// through shared memory, 128 bytes of 64 rows at a time.
+// Clusters of one or two blocks walk over the output tiles. In each block one thread of a warpgroup
+// that keeps few registers loads stages of X and W with the bulk tensor copy engine (the blocks of
+// a cluster have the same columns, and each loads its part of W for both), and a warpgroup for
+// every 64 rows multiplies them with wgmma. These share no barrier but those of the stages, and
+// store their rows by themselves, through shared memory, 128 bytes of 64 rows at a time; stages of
+// the next tile are loaded meanwhile. A constant W is loaded before the kernels in front have
+// ended.
 //
-// Leading dimensions that the copy engine cannot take are refused; Y may have any.
-#include <algorithm>
-
+// Strides of X and W that the copy engine cannot take are refused. Y may start anywhere and have
+// any stride, one between all rows.
 #include "ops/linear/cuda_sm90.cuh"
 
 namespace me {
@@ -40,6 +41,7 @@ struct Params {
   CUtensorMap x, w, y;
   LinearEpilogue epilogue;
   int64_t m, n;
+  int64_t y_step;        // elements between rows of Y
   int m_tiles, n_tiles;  // in tiles of a cluster
   int group;             // of the tile order
   int k_steps;
@@ -59,24 +61,21 @@ __device__ uint32_t pack(float low, float high) {
 }
 
 // A box of finished values, 64 rows of 128 bytes from (m0, n0) on, out of staging memory into a Y
-// that the copy engine cannot take. Each warp stores the rows that it staged.
+// that the copy engine cannot take. Little code, since there is a copy of it for every box of a
+// tile.
 template <class Y>
 __device__ void store_box(const Params& p, const uint8_t* box, int64_t m0, int64_t n0) {
   constexpr int kColumns = kLineBytes / static_cast<int>(sizeof(Y));
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int first = static_cast<int>(threadIdx.x) % 128 / 32 * 16;
-  const LinearEpilogue& e = p.epilogue;
-  __syncwarp();
-#pragma unroll 4
-  for (int r = first; r < first + 16; ++r) {
-    if (m0 + r >= p.m) break;
-    Y* const to = static_cast<Y*>(e.y) + e.rows.offset(m0 + r) + n0 * e.rows.stride;
+  const int64_t stride = p.epilogue.rows.stride;
+#pragma unroll 1
+  for (int r = static_cast<int>(threadIdx.x) % 128 / 32; r < 64 && m0 + r < p.m; r += 4) {
+    Y* const to = static_cast<Y*>(p.epilogue.y) + (m0 + r) * p.y_step + n0 * stride;
 #pragma unroll
     for (int c = lane; c < kColumns; c += 32) {
-      const int chunk = c * static_cast<int>(sizeof(Y)) / 16;
-      const int in_chunk = c * static_cast<int>(sizeof(Y)) % 16;
+      const int at = c * static_cast<int>(sizeof(Y));
       if (n0 + c < p.n) {
-        to[c * e.rows.stride] = *reinterpret_cast<const Y*>(box + swizzled(r, chunk) + in_chunk);
+        to[c * stride] = *reinterpret_cast<const Y*>(box + swizzled(r, at / 16) + at % 16);
       }
     }
   }
@@ -120,29 +119,28 @@ __device__ void stage_box(const LinearEpilogue& e, const float (&acc)[C::kBn / 2
 }
 
 // A warpgroup's 64 rows of a tile. `staging`: boxes that take turns, so that one is filled while
-// the copy engine reads the others.
+// the copy engine reads the others; `turn`: whose it is, from one tile to the next.
 template <class C, class Y>
 __device__ void store_rows(const Params& p, const float (&acc)[C::kBn / 2], int64_t m0, int64_t n0,
-                           const float* bias, uint8_t* staging) {
+                           const float* bias, uint8_t* staging, int& turn) {
   constexpr int kColumns = kLineBytes / static_cast<int>(sizeof(Y));
   const int barrier = 1 + static_cast<int>(threadIdx.x) / 128;
   const bool leader = threadIdx.x % 128 == 0;
 #pragma unroll
   for (int first = 0; first < C::kBn; first += kColumns) {
-    uint8_t* const box = staging + first / kColumns % p.boxes * kBoxBytes;
+    uint8_t* const box = staging + turn * kBoxBytes;
+    turn = turn + 1 == p.boxes ? 0 : turn + 1;
     if (leader && p.boxes == 2) tma_wait_read<1>();
     if (leader && p.boxes == 4) tma_wait_read<3>();
     named_barrier(barrier, 128);
     stage_box<C, Y>(p.epilogue, acc, first, bias, box);
-    if (p.y_map) {
-      async_proxy_fence();
-      named_barrier(barrier, 128);
-      if (leader) {
-        tma_store(&p.y, static_cast<int>(n0) + first, static_cast<int>(m0), shared_address(box));
-        tma_commit();
-      }
-    } else {
+    if (p.y_map) async_proxy_fence();
+    named_barrier(barrier, 128);
+    if (!p.y_map) {
       store_box<Y>(p, box, m0, n0 + first);
+    } else if (leader) {
+      tma_store(&p.y, static_cast<int>(n0) + first, static_cast<int>(m0), shared_address(box));
+      tma_commit();
     }
   }
 }
@@ -224,16 +222,15 @@ __global__ void __launch_bounds__(C::kThreads, 1) linear_sm90(const __grid_const
     if constexpr (C::kWarpgroups > 1) claim_registers<kMultiplyRegisters>();
     wait_for_dependencies();
     const int thread = static_cast<int>(threadIdx.x) % 128;
+    uint8_t* const own_staging = staging + warpgroup * p.boxes * kBoxBytes;
+    float* const tile_bias = bias + warpgroup * C::kBn;
+    int turn = 0;
     RingPosition at;
     float acc[C::kBn / 2];
     for (TileWalk walk(p); walk.more(); walk.next()) {
       const Tile<int> tile = walk.tile();
       const int64_t m0 = int64_t{tile.m * p.cluster + rank} * C::kBm + warpgroup * 64;
       const int64_t n0 = int64_t{tile.n} * C::kBn;
-      float* const own_bias = bias + warpgroup * C::kBn;
-      for (int c = thread; c < C::kBn; c += 128) {
-        own_bias[c] = n0 + c < p.n ? bias_at(p.epilogue, n0 + c) : 0.0f;
-      }
       int before = 0;  // the stage that the products in flight, but the newest, read
 #pragma unroll 1
       for (int k = 0; k < p.k_steps; ++k) {
@@ -244,19 +241,23 @@ __global__ void __launch_bounds__(C::kThreads, 1) linear_sm90(const __grid_const
         if (k > 0) {
           wgmma_wait<1>();
           if (thread < p.cluster) mbarrier_arrive(barriers.empty(before), thread);
+        } else {  // the bias comes while the first products run
+#pragma unroll
+          for (int c = thread; c < C::kBn; c += 128) {
+            tile_bias[c] = n0 + c < p.n ? bias_at(p.epilogue, n0 + c) : 0.0f;
+          }
         }
         before = at.stage;
         at.advance(p.stages);
       }
       wgmma_wait<0>();
       if (thread < p.cluster) mbarrier_arrive(barriers.empty(before), thread);
-      uint8_t* const own_staging = staging + warpgroup * p.boxes * kBoxBytes;
       if (p.epilogue.dtype == DType::kF32) {
-        store_rows<C, float>(p, acc, m0, n0, own_bias, own_staging);
+        store_rows<C, float>(p, acc, m0, n0, tile_bias, own_staging, turn);
       } else if (p.epilogue.dtype == DType::kF16) {
-        store_rows<C, __half>(p, acc, m0, n0, own_bias, own_staging);
+        store_rows<C, __half>(p, acc, m0, n0, tile_bias, own_staging, turn);
       } else {
-        store_rows<C, __nv_bfloat16>(p, acc, m0, n0, own_bias, own_staging);
+        store_rows<C, __nv_bfloat16>(p, acc, m0, n0, tile_bias, own_staging, turn);
       }
     }
     if (thread == 0) tma_wait_read<0>();
@@ -275,13 +276,15 @@ struct TileInfo {
   int bm, bn;
   int threads;
   int (*shared_bytes)(int stages, int boxes);
+  double step_us;  // kBK of K, on a full machine
 };
 template <class C>
-constexpr TileInfo info_of(const char* name) {
-  return {name, C::kBm, C::kBn, C::kThreads, shared_bytes<C>};
+constexpr TileInfo info_of(const char* name, double step_us) {
+  return {name, C::kBm, C::kBn, C::kThreads, shared_bytes<C>, step_us};
 }
-constexpr TileInfo kTiles[] = {info_of<Large>("128x256x64"), info_of<Medium>("128x128x64"),
-                               info_of<Small>("64x128x64")};
+constexpr TileInfo kTiles[] = {info_of<Large>("128x256x64", 0.692),
+                               info_of<Medium>("128x128x64", 0.361),
+                               info_of<Small>("64x128x64", 0.252)};
 
 struct Choice {
   int tile = 0;  // index into kTiles
@@ -298,11 +301,22 @@ std::string to_string(const Choice& c) {
          std::to_string(c.group);
 }
 
+// Waves of tiles, each as long as its steps along K and its epilogue. The constants are fitted to
+// the times of all configurations over the bench's shapes (an H200; bf16, W as [N, K]).
 double cost_of(const Problem& p, const Choice& c) {
   const LinearSizes s = linear_sizes(p);
   const TileInfo& t = kTiles[c.tile];
-  const double tiles = static_cast<double>(ceil_div(s.m, t.bm)) * ceil_div(s.n, t.bn);
-  return 3 + std::ceil(tiles / p.device.multiprocessors) * (1 + ceil_div(s.k, kBK) * t.bn * 0.0025);
+  const double sms = std::max(1, p.device.multiprocessors);
+  const double tiles =
+      static_cast<double>(ceil_div(s.m, t.bm)) * static_cast<double>(ceil_div(s.n, t.bn));
+  const double steps = static_cast<double>(ceil_div(s.k, kBK));
+  // A machine that is not full runs at a higher clock.
+  const double step_us = t.step_us * (0.842 + 0.158 * std::min(1.0, tiles / sms));
+  const double tile_us = steps * step_us + 2.91 * t.bm * t.bn / (128 * 256);
+  // What the measurements prefer among the rest, within a few per cent.
+  const double rest =
+      (c.boxes == 2 ? 0 : 0.01) + (c.cluster == 1 ? 0 : 0.02) + (c.group == 8 ? 0 : 0.005);
+  return (1.92 + std::ceil(tiles / sms) * tile_us) * (1 + rest);
 }
 
 // Cheapest first.
@@ -324,31 +338,23 @@ std::vector<Choice> choices(const Problem& p) {
       }
     }
   }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Choice& a, const Choice& b) { return a.cost_us < b.cost_us; });
+  sort_by_cost(all);
   return all;
 }
 
-std::optional<Choice> choose(const Problem& p) {
-  for (const Choice& c : choices(p)) {
-    if (p.config.empty() || to_string(c) == p.config) return c;
-  }
-  return std::nullopt;
-}
-
-std::vector<KernelConfig> configs(const Problem& p) {
-  std::vector<KernelConfig> all;
-  for (const Choice& c : choices(p)) all.push_back({to_string(c), c.cost_us});
-  return all;
-}
+std::vector<KernelConfig> configs(const Problem& p) { return configs_of(choices(p)); }
 
 Support supports(const Problem& p) {
-  if (const std::string refusal = tensor_map_refusal(p); !refusal.empty()) {
-    return Support::no(refusal);
+  std::string refusal = tensor_map_refusal(p);
+  if (refusal.empty() && rows_of(p.outputs[0]).leading.shape.rank() > 1) {
+    refusal = "wants rows of Y that start one step apart";
   }
-  const auto choice = choose(p);
-  if (!choice) return Support::no("has no configuration " + p.config);
-  return Support::yes(choice->cost_us, "wgmma, " + to_string(*choice));
+  return refusal.empty() ? support_of(p, choices(p)) : Support::no(refusal);
+}
+
+// Whether the copy engine can store Y: it writes 16 bytes at a time, past the end of a row too.
+bool can_store_boxes(const TensorDesc& y, int64_t n) {
+  return stores_wide(y) && n * size_of(y.dtype) % 16 == 0;
 }
 
 using Kernel = void (*)(Params);
@@ -365,18 +371,18 @@ Kernel kernel_of(int tile, WMajor major) {
 }
 
 Result<std::unique_ptr<PreparedOp>> prepare(const Problem& p, const Buffers& buffers) {
-  const Choice c = *choose(p);
+  const Choice c = *choose(p, choices(p));
   const TileInfo& tile = kTiles[c.tile];
   const LinearSizes s = linear_sizes(p);
   Params params;
   params.x = x_map(p, buffers.inputs[0], tile.bm);
   params.w = w_map(p, buffers.inputs[1], tile.bn / c.cluster);
   params.epilogue = epilogue_of(p, buffers);
-  params.y_map = stores_wide(p.outputs[0]) && rows_of(p.outputs[0]).leading.shape.rank() <= 1;
+  params.y_map = can_store_boxes(p.outputs[0], s.n);
+  params.y_step = row_step(rows_of(p.outputs[0]));
   if (params.y_map) {
-    const Rows y = rows_of(p.outputs[0]);
-    const int64_t stride = y.leading.shape.rank() == 0 ? s.n : y.leading.strides[0];
-    params.y = make_tensor_map({buffers.outputs[0], p.outputs[0].dtype, s.m, s.n, stride, 64});
+    params.y =
+        make_tensor_map({buffers.outputs[0], p.outputs[0].dtype, s.m, s.n, params.y_step, 64});
   }
   params.m = s.m;
   params.n = s.n;
@@ -388,19 +394,16 @@ Result<std::unique_ptr<PreparedOp>> prepare(const Problem& p, const Buffers& buf
   params.boxes = c.boxes;
   params.w_is_constant = p.inputs[1].constant;
   params.cluster = c.cluster;
-  const WMajor major = w_major(p);
+  const WMajor major = *w_major(p);
   const Kernel kernel = p.inputs[0].dtype == DType::kF16 ? kernel_of<__half>(c.tile, major)
                                                          : kernel_of<__nv_bfloat16>(c.tile, major);
   const int bytes = tile.shared_bytes(c.stages, c.boxes);
-  allow_shared_bytes(kernel, bytes);
-  load_kernel(kernel);
   const int clusters =
       std::min(params.m_tiles * params.n_tiles, std::max(1, p.device.multiprocessors / c.cluster));
   const ClusterLaunch launch{static_cast<unsigned>(clusters * c.cluster),
                              static_cast<unsigned>(tile.threads), static_cast<unsigned>(bytes),
                              static_cast<unsigned>(c.cluster)};
-  return make_prepared(
-      [=](void* stream) { launch_overlapping(kernel, launch, as_cuda_stream(stream), params); });
+  return prepare_overlapping(kernel, launch, params);
 }
 
 }  // namespace
