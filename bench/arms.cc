@@ -50,11 +50,11 @@ std::unique_ptr<TimedKernel> make_ready(const BenchCase& bench_case, ProblemBuff
 }
 
 void measure_arms(const std::shared_ptr<Device>& device, const CaseSpec& spec, DType dtype,
-                  CaseResult& result) {
+                  CacheState caches, CaseResult& result) {
   const BenchCase bench_case(spec, dtype, device->info());
   const Problem& problem = bench_case.problem();
   result.work = problem.op->work(problem);
-  auto buffers = ProblemBuffers::create(device, problem);
+  auto buffers = ProblemBuffers::create(device, problem, caches);
   if (!buffers.ok()) throw std::runtime_error(buffers.error().to_string());
   result.warm = buffers.value().warm();
   for (size_t i = 0; i < problem.inputs.size(); ++i) {
@@ -79,11 +79,11 @@ void measure_arms(const std::shared_ptr<Device>& device, const CaseSpec& spec, D
 }  // namespace
 
 CaseResult measure(const std::shared_ptr<Device>& device, const CaseSpec& spec, DType dtype,
-                   std::vector<Arm> arms) {
+                   std::vector<Arm> arms, CacheState caches) {
   CaseResult result;
   result.arms = std::move(arms);
   try {
-    measure_arms(device, spec, dtype, result);
+    measure_arms(device, spec, dtype, caches, result);
   } catch (const std::exception& e) {
     for (Arm& arm : result.arms) {
       if (arm.state != Arm::State::kTimed) continue;

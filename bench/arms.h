@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/cases.h"
+#include "engine/runtime/kernel_timer.h"
 #include "engine/runtime/statistics.h"
 #include "ops/base/check.h"
 #include "ops/base/kernel.h"
@@ -41,6 +42,6 @@ struct CaseResult {
 // A baseline outside the oracle's bound is timed all the same, and its note says so. Frees all
 // memory again.
 CaseResult measure(const std::shared_ptr<Device>& device, const CaseSpec& spec, DType dtype,
-                   std::vector<Arm> arms);
+                   std::vector<Arm> arms, CacheState caches = CacheState::kCold);
 
 }  // namespace me::bench

@@ -4,13 +4,15 @@
 // time_in_turns); what Google Benchmark reports as one iteration is the median of those samples,
 // per launch.
 //
-//   ops_bench [--device=cpu|cuda] [--threads=N] [--configs] [Google Benchmark's own flags]
+//   ops_bench [--device=cpu|cuda] [--threads=N] [--configs] [--warm]
+//             [Google Benchmark's own flags]
 //   ops_bench [--device=cpu|cuda] --list-cases=json
 //
 // Names are OP/CASE/TYPE/KERNEL, and with --configs also KERNEL[CONFIGURATION] for each of the ways
 // in which a kernel can run the case; --benchmark_filter takes a regular expression on them ("-" in
-// front: all others). Exits with 1 where a kernel is wrong, 2 for wrong usage, 3 where there is no
-// such device, 4 where something failed. A refusal is no failure.
+// front: all others). With --warm memory is not rotated: a launch finds in the cache what fits of
+// its operands. Exits with 1 where a kernel is wrong, 2 for wrong usage, 3 where there is no such
+// device, 4 where something failed. A refusal is no failure.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -40,6 +42,7 @@ struct Options {
   Backend backend = Backend::kCpu;
   int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   bool configs = false;  // all configurations of a kernel, not only its own choice
+  CacheState caches = CacheState::kCold;
   bool lists_cases = false;
   bool lists_tests = false;  // Google Benchmark's flag: nothing will be measured
 };
@@ -61,6 +64,8 @@ std::optional<Options> take_options(int* argc, char** argv) {
       right = error == std::errc() && end == last && options.threads >= 1;
     } else if (arg == "--configs") {
       options.configs = true;
+    } else if (arg == "--warm") {
+      options.caches = CacheState::kWarm;
     } else if (arg.starts_with("--list-cases")) {
       right = arg == "--list-cases=json";
       options.lists_cases = true;
@@ -69,8 +74,8 @@ std::optional<Options> take_options(int* argc, char** argv) {
       argv[kept++] = argv[i];
     }
     if (!right) {
-      fmt::print(stderr, "{}: expected --device=cpu|cuda, --threads=N, --configs or {}\n", arg,
-                 "--list-cases=json");
+      fmt::print(stderr, "{}: expected --device=cpu|cuda, --threads=N, --configs, --warm or {}\n",
+                 arg, "--list-cases=json");
       return std::nullopt;
     }
   }
@@ -129,8 +134,13 @@ std::string name_of(const CaseSpec& spec, DType dtype, const Arm& arm) {
 // The kernels of a case, measured together when the first of them is asked for.
 class Group {
  public:
-  Group(std::shared_ptr<Device> device, CaseSpec spec, DType dtype, std::vector<Arm> arms)
-      : device_(std::move(device)), spec_(std::move(spec)), dtype_(dtype), arms_(std::move(arms)) {}
+  Group(std::shared_ptr<Device> device, CaseSpec spec, DType dtype, std::vector<Arm> arms,
+        CacheState caches)
+      : device_(std::move(device)),
+        spec_(std::move(spec)),
+        dtype_(dtype),
+        arms_(std::move(arms)),
+        caches_(caches) {}
 
   const std::string& op() const { return spec_.op; }
   DType dtype() const { return dtype_; }
@@ -140,7 +150,7 @@ class Group {
   // Of kernel i. Asked once more it measures the case once more: a repetition is no copy.
   const CaseResult& result(size_t i) {
     if (!result_ || reported_[i]) {
-      result_ = measure(device_, spec_, dtype_, arms_);
+      result_ = measure(device_, spec_, dtype_, arms_, caches_);
       reported_.assign(arms_.size(), false);
     }
     reported_[i] = true;
@@ -152,6 +162,7 @@ class Group {
   CaseSpec spec_;
   DType dtype_;
   std::vector<Arm> arms_;
+  CacheState caches_;
   std::optional<CaseResult> result_;
   std::vector<bool> reported_;
 };
@@ -197,7 +208,9 @@ class Program {
             add_arm({.kernel = kernel, .config = std::move(config.name)});
           }
         }
-        if (!arms.empty()) add(std::make_shared<Group>(device_, spec, dtype, std::move(arms)));
+        if (!arms.empty()) {
+          add(std::make_shared<Group>(device_, spec, dtype, std::move(arms), options_.caches));
+        }
       }
     }
   }

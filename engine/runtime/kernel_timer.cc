@@ -37,16 +37,16 @@ int64_t span_of(const TensorDesc& desc) {
 }
 
 Result<ProblemBuffers> ProblemBuffers::create(const std::shared_ptr<Device>& device,
-                                              const Problem& problem) {
+                                              const Problem& problem, CacheState caches) {
   ProblemBuffers buffers;
   buffers.device_ = device;
   buffers.problem_ = problem;
   const int64_t bytes = std::max<int64_t>(1, bytes_of(problem));
   const int64_t cold = 2 * cache_bytes(device->info());
   const int64_t affordable = std::max<int64_t>(1, device->free_bytes() / 2 / bytes);
-  const int64_t wanted = cold / bytes + 1;
+  const int64_t wanted = caches == CacheState::kWarm ? 1 : cold / bytes + 1;
   const auto copies = std::min({wanted, affordable, static_cast<int64_t>(kMostCopies)});
-  buffers.warm_ = copies < wanted;
+  buffers.warm_ = caches == CacheState::kWarm || copies < wanted;
   for (int64_t i = 0; i < copies; ++i) {
     Copy copy;
     for (const TensorDesc& t : problem.inputs) {

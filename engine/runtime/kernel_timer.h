@@ -15,14 +15,21 @@ namespace me {
 // Elements from the first to the last one of a strided tensor.
 int64_t span_of(const TensorDesc& desc);
 
+// What a launch finds in the cache.
+enum class CacheState : uint8_t {
+  kCold,  // nothing of its operands, as far as memory allows
+  kWarm,  // what the launch before left of the same operands
+};
+
 // Several copies of a problem's inputs and outputs on a device, visited in turn.
 class ProblemBuffers {
  public:
   // As many copies as it takes for twice the cache to pass between two visits to one of them, where
-  // memory and a sensible number allow it. The outputs hold NaN. kDevice where not even one copy
-  // fits.
+  // memory and a sensible number allow it; one where caches are to be warm. The outputs hold NaN.
+  // kDevice where not even one copy fits.
   static Result<ProblemBuffers> create(const std::shared_ptr<Device>& device,
-                                       const Problem& problem);
+                                       const Problem& problem,
+                                       CacheState caches = CacheState::kCold);
 
   // `bytes` is the input from its first element to its last.
   void set_input(size_t input, const void* bytes);
