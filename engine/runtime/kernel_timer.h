@@ -2,6 +2,7 @@
 // find its operands in the cache, and replayed in turns.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

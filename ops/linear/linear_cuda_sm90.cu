@@ -302,7 +302,8 @@ std::string to_string(const Choice& c) {
 }
 
 // Waves of tiles, each as long as its steps along K and its epilogue. The constants are fitted to
-// the times of all configurations over the bench's shapes (an H200; bf16, W as [N, K]).
+// the times of all configurations over the bench's shapes (an H200; bf16, W as [N, K]), taken with
+// a longer epilogue than the present one.
 double cost_of(const Problem& p, const Choice& c) {
   const LinearSizes s = linear_sizes(p);
   const TileInfo& t = kTiles[c.tile];
