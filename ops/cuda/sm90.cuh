@@ -26,18 +26,6 @@ __device__ inline void mbarrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-// One arrival at the same barrier of block `rank` of the cluster. Orders nothing between blocks:
-// that would take a fence of the whole memory.
-__device__ inline void mbarrier_arrive(uint32_t barrier, uint32_t rank) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
-      "}\n" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
-}
 __device__ inline void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
@@ -71,15 +59,6 @@ __device__ inline void tma_load(uint32_t to, const CUtensorMap* map, int x, int 
       "l"(map), "r"(x), "r"(y), "r"(barrier)
       : "memory");
 }
-// The same into every block of the cluster whose bit is set, at the same place in each.
-__device__ inline void tma_load_to_all(uint32_t to, const CUtensorMap* map, int x, int y,
-                                       uint32_t barrier, uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;\n" ::"r"(to),
-      "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(blocks)
-      : "memory");
-}
 // A box from shared memory to (x, y); what lies outside the tensor is dropped.
 __device__ inline void tma_store(const CUtensorMap* map, int x, int y, uint32_t from) {
   asm volatile(
@@ -99,10 +78,10 @@ __device__ inline void async_proxy_fence() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 
-// stmatrix: four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix
-// i / 8. "Warp Level Matrix Store Instruction: stmatrix"
-__device__ inline void stmatrix_x4(uint32_t to, const uint32_t (&from)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(to),
+// stmatrix: four 8x8 matrices of 16-bit elements, transposed on the way; lane i gives the address
+// of row i % 8 of what matrix i / 8 becomes. "Warp Level Matrix Store Instruction: stmatrix"
+__device__ inline void stmatrix_transposed_x4(uint32_t to, const uint32_t (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(to),
                "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
                : "memory");
 }
@@ -114,11 +93,6 @@ __device__ inline void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
-__device__ inline uint32_t cluster_rank() {
-  uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
-  return rank;
-}
 // "barrier.cluster": all threads of the cluster. Orders execution and, after mbarrier_init_fence(),
 // initialised barriers, but no other memory, which would take a fence of all of it.
 __device__ inline void cluster_arrive() {

@@ -19,43 +19,34 @@ namespace me {
 
 constexpr int kBoxBytes = 64 * kLineBytes;  // 64 lines, what a warpgroup or a box of W holds
 
-// `part` of `parts` of kRows rows at (row0, k0) of an operand, into its place in a stage; into
-// every block of `blocks` where there are parts.
+// kRows rows at (row0, k0) of an operand into its place in a stage.
 template <int kRows, bool kMnMajor>
 __device__ inline void load_rows(uint32_t to, const CUtensorMap* map, int row0, int k0,
-                                 uint32_t barrier, int part, int parts, uint16_t blocks) {
+                                 uint32_t barrier) {
   if constexpr (kMnMajor) {
-    const int boxes = kRows / 64 / parts;
-    for (int box = part * boxes; box < (part + 1) * boxes; ++box) {
-      if (parts == 1) {
-        tma_load(to + box * kBoxBytes, map, row0 + box * 64, k0, barrier);
-      } else {
-        tma_load_to_all(to + box * kBoxBytes, map, row0 + box * 64, k0, barrier, blocks);
-      }
+#pragma unroll
+    for (int box = 0; box < kRows / 64; ++box) {
+      tma_load(to + box * kBoxBytes, map, row0 + box * 64, k0, barrier);
     }
   } else {
-    const int rows = kRows / parts;
-    const int first = part * rows;
-    if (parts == 1) {
-      tma_load(to, map, k0, row0, barrier);
-    } else {
-      tma_load_to_all(to + first * kLineBytes, map, k0, row0 + first, barrier, blocks);
-    }
+    tma_load(to, map, k0, row0, barrier);
   }
 }
 
-// acc (+)= A·B over one stage, asynchronously: 64 rows at `a`, kBn at `b`.
-template <class T, int kBn, bool kAMnMajor, bool kBMnMajor>
-__device__ inline void multiply_stage(float (&acc)[kBn / 2], uint32_t a, uint32_t b,
+// acc (+)= A·B over one stage, asynchronously: kBlocks times 64 rows at `a`, rows of B at `b`.
+template <class T, bool kAMnMajor, int kBlocks, int kCount>
+__device__ inline void multiply_stage(float (&acc)[kBlocks][kCount], uint32_t a, uint32_t b,
                                       bool accumulate) {
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < kBK / 16; ++step) {
-    const uint64_t a_at =
-        wgmma_operand<kAMnMajor>(a + step * kWgmmaStepBytes<kAMnMajor>, kBoxBytes);
-    const uint64_t b_at =
-        wgmma_operand<kBMnMajor>(b + step * kWgmmaStepBytes<kBMnMajor>, kBoxBytes);
-    wgmma<T, kBn, kAMnMajor, kBMnMajor>(acc, a_at, b_at, step > 0 || accumulate);
+    const uint64_t b_at = wgmma_operand<false>(b + step * kWgmmaStepBytes<false>, kBoxBytes);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const uint64_t a_at = wgmma_operand<kAMnMajor>(
+          a + block * kBoxBytes + step * kWgmmaStepBytes<kAMnMajor>, kBoxBytes);
+      wgmma<T, kCount * 2, kAMnMajor, false>(acc[block], a_at, b_at, step > 0 || accumulate);
+    }
   }
   wgmma_commit();
 }
@@ -70,6 +61,13 @@ struct RingPosition {
       stage = 0;
       parity ^= 1;
     }
+  }
+  // The stage in front of this one.
+  __device__ int before(int stages) const { return (stage == 0 ? stages : stage) - 1; }
+  __device__ void advance(int stages, int steps) {
+    stage += steps;
+    parity ^= stage / stages & 1;
+    stage %= stages;
   }
 };
 

@@ -1,11 +1,11 @@
 // Y = act(X·W + b) for fp16 and bf16 on Hopper, for products large enough to fill the machine.
-// Clusters of one or two blocks walk over the output tiles. In each block one thread of a warpgroup
-// that keeps few registers loads stages of X and W with the bulk tensor copy engine (the blocks of
-// a cluster have the same columns, and each loads its part of W for both), and a warpgroup for
-// every 64 rows multiplies them with wgmma. These share no barrier but those of the stages, and
-// store their rows by themselves, through shared memory, 128 bytes of 64 rows at a time; stages of
-// the next tile are loaded meanwhile. A constant W is loaded before the kernels in front have
-// ended.
+// Blocks walk over the output tiles. In each, one thread of a warpgroup that keeps few registers
+// loads stages of W and X with the bulk tensor copy engine, and two warpgroups multiply them with
+// wgmma, which sees Y transposed: W has its 64 rows, X its columns. The two take turns, each with a
+// tile of its own: while one stores its tile, the products of the other keep the tensor cores busy.
+// Or they share a larger tile, which needs fewer bytes for each product, and store it together.
+// Tiles are stored through shared memory, 64 rows of 128 bytes at a time. A constant W is loaded
+// before the kernels in front have ended.
 //
 // Strides of X and W that the copy engine cannot take are refused. Y may start anywhere and have
 // any stride, one between all rows.
@@ -14,40 +14,46 @@
 namespace me {
 namespace {
 
-template <int kBm_, int kBn_>
-struct Config {
-  static constexpr int kBm = kBm_;
-  static constexpr int kBn = kBn_;
-  static constexpr int kWarpgroups = kBm / 64;
-  static constexpr int kThreads = (kWarpgroups + 1) * 128;  // the last warpgroup loads
-  static constexpr int kABytes = kBm * kLineBytes;
-  static constexpr int kStageBytes = (kBm + kBn) * kLineBytes;
-};
-// Registers of a thread that loads, and of one that multiplies where two warpgroups do: together
-// all 65536 of a multiprocessor. A lone warpgroup has enough as it is.
+constexpr int kConsumers = 2;  // warpgroups that multiply; one more loads
+constexpr int kThreads = (kConsumers + 1) * 128;
+// Registers of a thread that loads, and of one that multiplies: together all 65536 of a
+// multiprocessor.
 constexpr int kLoadRegisters = 24;
 constexpr int kMultiplyRegisters = 240;
-using Large = Config<128, 256>;
-using Medium = Config<128, 128>;
-using Small = Config<64, 128>;
+constexpr int kBoxes = 2;  // staging memory of a warpgroup
+
+// A tile of kTeam warpgroups, each with kWRows columns of Y and all kXRows rows.
+template <int kTeam_, int kWRows_, int kXRows_>
+struct Config {
+  static constexpr int kTeam = kTeam_;
+  static constexpr int kTeams = kConsumers / kTeam;
+  static constexpr int kWRows = kWRows_;
+  static constexpr int kXRows = kXRows_;
+  static constexpr int kBm = kXRows;
+  static constexpr int kBn = kTeam * kWRows;
+  static constexpr int kWBytes = kBn * kLineBytes;
+  static constexpr int kStageBytes = (kBm + kBn) * kLineBytes;
+};
+using Shared = Config<2, 64, 256>;
+using Large = Config<1, 128, 128>;
+using Medium = Config<1, 64, 128>;
+using Small = Config<1, 64, 64>;
 
 template <class C>
-constexpr int shared_bytes(int stages, int boxes) {
-  return stages * C::kStageBytes + C::kWarpgroups * (boxes * kBoxBytes + C::kBn * 4) +
-         ring_barrier_bytes(stages);
+constexpr int shared_bytes(int stages) {
+  return stages * C::kStageBytes + kConsumers * (kBoxes * kBoxBytes + C::kWRows * 4) +
+         ring_barrier_bytes(stages) + 2 * 8;
 }
 
 struct Params {
   CUtensorMap x, w, y;
   LinearEpilogue epilogue;
   int64_t m, n;
-  int64_t y_step;        // elements between rows of Y
-  int m_tiles, n_tiles;  // in tiles of a cluster
-  int group;             // of the tile order
+  int64_t y_step;  // elements between rows of Y
+  int m_tiles, n_tiles;
+  int group;  // of the tile order
   int k_steps;
   int stages;
-  int boxes;           // 2 or 4: staging memory of a warpgroup
-  int cluster;         // blocks along M
   bool y_map;          // Y is stored by the copy engine
   bool w_is_constant;  // W may be read before the kernels in front have ended
 };
@@ -60,212 +66,220 @@ __device__ uint32_t pack(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&two);
 }
 
-// A box of finished values, 64 rows of 128 bytes from (m0, n0) on, out of staging memory into a Y
-// that the copy engine cannot take. Little code, since there is a copy of it for every box of a
-// tile.
+// A box of staging memory holds 64 columns of Y in lines of 128 bytes: 64 rows of 16-bit elements,
+// or 32 rows of fp32, the second 32 columns behind the first.
 template <class Y>
-__device__ void store_box(const Params& p, const uint8_t* box, int64_t m0, int64_t n0) {
-  constexpr int kColumns = kLineBytes / static_cast<int>(sizeof(Y));
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+constexpr int kBoxRows = 128 / static_cast<int>(sizeof(Y));
+template <class Y>
+constexpr int kLineColumns = kLineBytes / static_cast<int>(sizeof(Y));
+
+// Where row m, column n of a box is, in bytes.
+template <class Y>
+__device__ int box_offset(int m, int n) {
+  const int at = n % kLineColumns<Y> * static_cast<int>(sizeof(Y));
+  return n / kLineColumns<Y> * (kBoxBytes / 2) + swizzled(m, at / 16) + at % 16;
+}
+
+// A box of finished values, from row m0 and column n0 on, into a Y that the copy engine cannot
+// take. Little code, since there is a copy of it for every box of a tile.
+template <class Y>
+__device__ void store_box(const Params& p, const uint8_t* box, int m0, int n0) {
   const int64_t stride = p.epilogue.rows.stride;
 #pragma unroll 1
-  for (int r = static_cast<int>(threadIdx.x) % 128 / 32; r < 64 && m0 + r < p.m; r += 4) {
-    Y* const to = static_cast<Y*>(p.epilogue.y) + (m0 + r) * p.y_step + n0 * stride;
+  for (int m = static_cast<int>(threadIdx.x % 128 / 32); m < kBoxRows<Y> && m0 + m < p.m; m += 4) {
+    Y* const to = static_cast<Y*>(p.epilogue.y) + int64_t{m0 + m} * p.y_step + n0 * stride;
 #pragma unroll
-    for (int c = lane; c < kColumns; c += 32) {
-      const int at = c * static_cast<int>(sizeof(Y));
-      if (n0 + c < p.n) {
-        to[c * stride] = *reinterpret_cast<const Y*>(box + swizzled(r, at / 16) + at % 16);
-      }
+    for (int n = static_cast<int>(threadIdx.x % 32); n < 64; n += 32) {
+      if (n0 + n < p.n) to[n * stride] = *reinterpret_cast<const Y*>(box + box_offset<Y>(m, n));
     }
   }
 }
 
-// Columns [first, first + 128 bytes) of a warpgroup's accumulators, finished, into a box.
-template <class C, class Y>
-__device__ void stage_box(const LinearEpilogue& e, const float (&acc)[C::kBn / 2], int first,
-                          const float* bias, uint8_t* box) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row0 = static_cast<int>(threadIdx.x) % 128 / 32 * 16;
-  // Half h of the four of block j of 8 columns: two neighbours of one row.
+// Rows [first, first + kBoxRows) of 64 columns of Y, finished, into a box. acc: those of a wgmma
+// whose 64 rows are the columns; `bias`: theirs, in shared memory, and read anew for every few
+// sums: with all of them ready to start at once, the compiler runs out of registers.
+template <class Y, int kCount>
+__device__ void stage_box(const LinearEpilogue& e, const float (&acc)[kCount], int first,
+                          const volatile float* bias, uint8_t* box) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int warp = static_cast<int>(threadIdx.x % 128 / 32);
+  // Two neighbouring rows of one column: block j of 8 rows, half h of the warp's 16 columns.
   const auto two = [&](int j, int h) {
-    const float2 b = *reinterpret_cast<const float2*>(bias + 8 * j + lane % 4 * 2);
-    return float2{finish(e, acc[4 * j + 2 * h], b.x), finish(e, acc[4 * j + 2 * h + 1], b.y)};
+    const float b = bias[warp * 16 + h * 8 + lane / 4];
+    return float2{finish(e, acc[4 * j + 2 * h], b), finish(e, acc[4 * j + 2 * h + 1], b)};
   };
-  if constexpr (sizeof(Y) == 4) {  // 32 columns
+  // Blocks of 8 rows differ by a constant, since the swizzle repeats after as many.
+  if constexpr (sizeof(Y) == 4) {
+    const int m = lane % 4 * 2;
 #pragma unroll
-    for (int j = first / 8; j < first / 8 + 4; ++j) {
-      const int chunk = 2 * (j - first / 8) + lane % 4 / 2;
+    for (int h = 0; h < 2; ++h) {
+      const int n = warp * 16 + h * 8 + lane / 4;
+      uint8_t* const even = box + box_offset<Y>(m, n);
+      uint8_t* const odd = box + box_offset<Y>(m + 1, n);
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        uint8_t* const to = box + swizzled(row0 + h * 8 + lane / 4, chunk) + lane % 2 * 8;
-        *reinterpret_cast<float2*>(to) = two(j, h);
+      for (int j = 0; j < kBoxRows<Y> / 8; ++j) {
+        const float2 values = two(first / 8 + j, h);
+        *reinterpret_cast<float*>(even + 8 * j * kLineBytes) = values.x;
+        *reinterpret_cast<float*>(odd + 8 * j * kLineBytes) = values.y;
       }
     }
-  } else {  // 64 columns
-    const uint32_t to = shared_address(box);
-    const int row = row0 + lane / 8 % 2 * 8 + lane % 8;
+  } else {
+    const uint32_t to =
+        shared_address(box) + swizzled(lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
 #pragma unroll
-    for (int j = first / 8; j < first / 8 + 8; j += 2) {
+    for (int j = 0; j < kBoxRows<Y> / 8; j += 2) {
       uint32_t four[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float2 values = two(j + i / 2, i % 2);
+        const float2 values = two(first / 8 + j + i / 2, i % 2);
         four[i] = pack<Y>(values.x, values.y);
       }
-      stmatrix_x4(to + swizzled(row, j - first / 8 + lane / 16), four);
+      stmatrix_transposed_x4(to + 8 * j * kLineBytes, four);
     }
   }
 }
 
-// A warpgroup's 64 rows of a tile. `staging`: boxes that take turns, so that one is filled while
-// the copy engine reads the others; `turn`: whose it is, from one tile to the next.
+// A warpgroup's part of a tile, from row m0 and column n0 on. `staging`: boxes that take turns, so
+// that one is filled while the copy engine reads the other; `turn`: whose it is, from one tile to
+// the next.
 template <class C, class Y>
-__device__ void store_rows(const Params& p, const float (&acc)[C::kBn / 2], int64_t m0, int64_t n0,
-                           const float* bias, uint8_t* staging, int& turn) {
-  constexpr int kColumns = kLineBytes / static_cast<int>(sizeof(Y));
-  const int barrier = 1 + static_cast<int>(threadIdx.x) / 128;
+__device__ void store_tile(const Params& p, const float (&acc)[C::kWRows / 64][C::kXRows / 2],
+                           int m0, int n0, const float* bias, uint8_t* staging, int& turn) {
+  const int barrier = 1 + static_cast<int>(threadIdx.x / 128);
   const bool leader = threadIdx.x % 128 == 0;
 #pragma unroll
-  for (int first = 0; first < C::kBn; first += kColumns) {
-    uint8_t* const box = staging + turn * kBoxBytes;
-    turn = turn + 1 == p.boxes ? 0 : turn + 1;
-    if (leader && p.boxes == 2) tma_wait_read<1>();
-    if (leader && p.boxes == 4) tma_wait_read<3>();
-    named_barrier(barrier, 128);
-    stage_box<C, Y>(p.epilogue, acc, first, bias, box);
-    if (p.y_map) async_proxy_fence();
-    named_barrier(barrier, 128);
-    if (!p.y_map) {
-      store_box<Y>(p, box, m0, n0 + first);
-    } else if (leader) {
-      tma_store(&p.y, static_cast<int>(n0) + first, static_cast<int>(m0), shared_address(box));
-      tma_commit();
+  for (int block = 0; block < C::kWRows / 64; ++block) {
+#pragma unroll
+    for (int first = 0; first < C::kXRows; first += kBoxRows<Y>) {
+      uint8_t* const box = staging + turn * kBoxBytes;
+      turn ^= 1;
+      if (leader) tma_wait_read<kBoxes - 1>();
+      named_barrier(barrier, 128);
+      stage_box<Y>(p.epilogue, acc[block], first, bias + block * 64, box);
+      if (p.y_map) async_proxy_fence();
+      named_barrier(barrier, 128);
+      if (!p.y_map) {
+        store_box<Y>(p, box, m0 + first, n0 + block * 64);
+      } else if (leader) {
+#pragma unroll
+        for (int n = 0; n < 64; n += kLineColumns<Y>) {
+          tma_store(&p.y, n0 + block * 64 + n, m0 + first,
+                    shared_address(box) + box_offset<Y>(0, n));
+        }
+        tma_commit();
+      }
     }
   }
 }
 
 // ---- kernel ----
 
-struct TileWalk {
-  int index, step, count;
-  int m_tiles, n_tiles, group;
-
-  __device__ TileWalk(const Params& p)
-      : index(static_cast<int>(blockIdx.x) / p.cluster),
-        step(static_cast<int>(gridDim.x) / p.cluster),
-        count(p.m_tiles * p.n_tiles),
-        m_tiles(p.m_tiles),
-        n_tiles(p.n_tiles),
-        group(p.group) {}
-  __device__ bool more() const { return index < count; }
-  __device__ void next() { index += step; }
-  // In tiles of a cluster.
-  __device__ Tile<int> tile() const { return grouped_tile<int>(index, m_tiles, n_tiles, group); }
-};
+__device__ Tile<int> tile_of(const Params& p, int index) {
+  return grouped_tile<int>(index, p.m_tiles, p.n_tiles, p.group);
+}
 
 template <class C, class T, bool kNMajor>
-__global__ void __launch_bounds__(C::kThreads, 1) linear_sm90(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 1) linear_sm90(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   uint8_t* const staging = shared + p.stages * C::kStageBytes;
-  float* const bias = reinterpret_cast<float*>(staging + C::kWarpgroups * p.boxes * kBoxBytes);
   const uint32_t ring = shared_address(shared);
-  const RingBarriers barriers{shared_address(bias + C::kWarpgroups * C::kBn), p.stages};
-  const int rank = p.cluster == 1 ? 0 : static_cast<int>(cluster_rank());
-  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  float* const bias = reinterpret_cast<float*>(staging + kConsumers * kBoxes * kBoxBytes);
+  const RingBarriers barriers{shared_address(bias + kConsumers * C::kWRows), p.stages};
+  // Of two teams, whose turn it is to multiply: one barrier each. A team may not wait for its
+  // stages while the other has some to go, since a barrier tells only the last phase from the one
+  // before.
+  const uint32_t turns = barriers.address + ring_barrier_bytes(p.stages);
+  const int warpgroup = static_cast<int>(threadIdx.x / 128);
 
   if (threadIdx.x == 0) {
     tma_prefetch(&p.x);
     tma_prefetch(&p.w);
-    barriers.init(C::kWarpgroups * p.cluster);
+    mbarrier_init(turns, 1);
+    mbarrier_init(turns + 8, 1);
+    barriers.init(C::kTeam);
   }
-  if (p.cluster == 1) {
-    __syncthreads();
-  } else {  // nobody may signal a barrier of a block that has not made it
-    cluster_arrive();
-    cluster_wait();
-  }
+  __syncthreads();
   let_dependents_start();
 
-  if (warpgroup == C::kWarpgroups) {
-    if constexpr (C::kWarpgroups > 1) release_registers<kLoadRegisters>();
-    if (threadIdx.x % 128 == 0) {
-      const auto all = static_cast<uint16_t>((1 << p.cluster) - 1);
-      const auto load_w = [&](const Tile<int>& tile, int k, int stage) {
-        mbarrier_expect(barriers.full(stage), C::kStageBytes);
-        load_rows<C::kBn, kNMajor>(ring + stage * C::kStageBytes + C::kABytes, &p.w,
-                                   tile.n * C::kBn, k * kBK, barriers.full(stage), rank, p.cluster,
-                                   all);
-      };
-      TileWalk walk(p);
-      int ahead = p.w_is_constant && walk.more() ? min(p.stages, p.k_steps) : 0;
-      for (int k = 0; k < ahead; ++k) load_w(walk.tile(), k, k);
-      wait_for_dependencies();
-      RingPosition at;
-      for (; walk.more(); walk.next()) {
-        const Tile<int> tile = walk.tile();
+  if (warpgroup == kConsumers) {
+    release_registers<kLoadRegisters>();
+    if (threadIdx.x % 128 != 0) return;
+    const auto load_w = [&](const Tile<int>& tile, int k, int stage) {
+      mbarrier_expect(barriers.full(stage), C::kStageBytes);
+      load_rows<C::kBn, kNMajor>(ring + stage * C::kStageBytes, &p.w, tile.n * C::kBn, k * kBK,
+                                 barriers.full(stage));
+    };
+    int index = static_cast<int>(blockIdx.x);  // there is a tile for every block
+    int ahead = p.w_is_constant ? min(p.stages, p.k_steps) : 0;
+    for (int k = 0; k < ahead; ++k) load_w(tile_of(p, index), k, k);
+    wait_for_dependencies();
+    RingPosition at;
+    for (; index < p.m_tiles * p.n_tiles; index += static_cast<int>(gridDim.x)) {
+      const Tile<int> tile = tile_of(p, index);
 #pragma unroll 1
-        for (int k = 0; k < p.k_steps; ++k) {
-          if (k >= ahead) {
-            mbarrier_wait(barriers.empty(at.stage), at.parity ^ 1);
-            load_w(tile, k, at.stage);
-          }
-          load_rows<C::kBm, false>(ring + at.stage * C::kStageBytes, &p.x,
-                                   (tile.m * p.cluster + rank) * C::kBm, k * kBK,
-                                   barriers.full(at.stage), 0, 1, 1);
-          at.advance(p.stages);
+      for (int k = 0; k < p.k_steps; ++k) {
+        if (k >= ahead) {
+          mbarrier_wait(barriers.empty(at.stage), at.parity ^ 1);
+          load_w(tile, k, at.stage);
         }
-        ahead = 0;
+        load_rows<C::kBm, false>(ring + at.stage * C::kStageBytes + C::kWBytes, &p.x,
+                                 tile.m * C::kBm, k * kBK, barriers.full(at.stage));
+        at.advance(p.stages);
       }
+      ahead = 0;
     }
   } else {
-    if constexpr (C::kWarpgroups > 1) claim_registers<kMultiplyRegisters>();
+    claim_registers<kMultiplyRegisters>();
     wait_for_dependencies();
-    const int thread = static_cast<int>(threadIdx.x) % 128;
-    uint8_t* const own_staging = staging + warpgroup * p.boxes * kBoxBytes;
-    float* const tile_bias = bias + warpgroup * C::kBn;
-    int turn = 0;
+    const int team = warpgroup / C::kTeam;
+    const int part = warpgroup % C::kTeam;
+    const int thread = static_cast<int>(threadIdx.x % 128);
+    uint8_t* const own_staging = staging + warpgroup * kBoxes * kBoxBytes;
+    float* const tile_bias = bias + warpgroup * C::kWRows;
+    float acc[C::kWRows / 64][C::kXRows / 2];
+    int box_turn = 0;
+    uint32_t turn_parity = team == 0 ? 1 : 0;  // the first turn is the first team's
     RingPosition at;
-    float acc[C::kBn / 2];
-    for (TileWalk walk(p); walk.more(); walk.next()) {
-      const Tile<int> tile = walk.tile();
-      const int64_t m0 = int64_t{tile.m * p.cluster + rank} * C::kBm + warpgroup * 64;
-      const int64_t n0 = int64_t{tile.n} * C::kBn;
-      int before = 0;  // the stage that the products in flight, but the newest, read
+    at.advance(p.stages, team * p.k_steps);
+    const int step = static_cast<int>(gridDim.x);
+    for (int index = static_cast<int>(blockIdx.x) + team * step; index < p.m_tiles * p.n_tiles;
+         index += C::kTeams * step) {
+      const Tile<int> tile = tile_of(p, index);
+      const int m0 = tile.m * C::kBm;
+      const int n0 = tile.n * C::kBn + part * C::kWRows;
+      if constexpr (C::kTeams > 1) {
+        mbarrier_wait(turns + team * 8, turn_parity);
+        turn_parity ^= 1;
+      }
 #pragma unroll 1
       for (int k = 0; k < p.k_steps; ++k) {
         mbarrier_wait(barriers.full(at.stage), at.parity);
         const uint32_t stage = ring + at.stage * C::kStageBytes;
-        multiply_stage<T, C::kBn, false, kNMajor>(acc, stage + warpgroup * kBoxBytes,
-                                                  stage + C::kABytes, k > 0);
+        multiply_stage<T, kNMajor>(acc, stage + part * (C::kWRows / 64) * kBoxBytes,
+                                   stage + C::kWBytes, k > 0);
         if (k > 0) {
           wgmma_wait<1>();
-          if (thread < p.cluster) mbarrier_arrive(barriers.empty(before), thread);
+          if (thread == 0) mbarrier_arrive(barriers.empty(at.before(p.stages)));
         } else {  // the bias comes while the first products run
-#pragma unroll
-          for (int c = thread; c < C::kBn; c += 128) {
+          for (int c = thread; c < C::kWRows; c += 128) {
             tile_bias[c] = n0 + c < p.n ? bias_at(p.epilogue, n0 + c) : 0.0f;
           }
         }
-        before = at.stage;
         at.advance(p.stages);
       }
+      if (C::kTeams > 1 && thread == 0) mbarrier_arrive(turns + (1 - team) * 8);
       wgmma_wait<0>();
-      if (thread < p.cluster) mbarrier_arrive(barriers.empty(before), thread);
+      if (thread == 0) mbarrier_arrive(barriers.empty(at.before(p.stages)));
       if (p.epilogue.dtype == DType::kF32) {
-        store_rows<C, float>(p, acc, m0, n0, tile_bias, own_staging, turn);
+        store_tile<C, float>(p, acc, m0, n0, tile_bias, own_staging, box_turn);
       } else if (p.epilogue.dtype == DType::kF16) {
-        store_rows<C, __half>(p, acc, m0, n0, tile_bias, own_staging, turn);
+        store_tile<C, __half>(p, acc, m0, n0, tile_bias, own_staging, box_turn);
       } else {
-        store_rows<C, __nv_bfloat16>(p, acc, m0, n0, tile_bias, own_staging, turn);
+        store_tile<C, __nv_bfloat16>(p, acc, m0, n0, tile_bias, own_staging, box_turn);
       }
+      at.advance(p.stages, (C::kTeams - 1) * p.k_steps);
     }
     if (thread == 0) tma_wait_read<0>();
-  }
-  if (p.cluster > 1) {  // the other block may still signal this one's barriers
-    __syncwarp();
-    cluster_arrive();
-    cluster_wait();
   }
 }
 
@@ -274,36 +288,33 @@ __global__ void __launch_bounds__(C::kThreads, 1) linear_sm90(const __grid_const
 struct TileInfo {
   const char* name;
   int bm, bn;
-  int threads;
-  int (*shared_bytes)(int stages, int boxes);
-  double step_us;  // kBK of K, on a full machine
+  int (*shared_bytes)(int stages);
+  double step_us;      // kBK of K, on a full machine
+  double epilogue_us;  // of every tile that nothing hides
+  bool hides;          // all but the last epilogue
 };
 template <class C>
-constexpr TileInfo info_of(const char* name, double step_us) {
-  return {name, C::kBm, C::kBn, C::kThreads, shared_bytes<C>, step_us};
+constexpr TileInfo info_of(const char* name, double step_us, double epilogue_us) {
+  return {name, C::kBm, C::kBn, shared_bytes<C>, step_us, epilogue_us, C::kTeams > 1};
 }
-constexpr TileInfo kTiles[] = {info_of<Large>("128x256x64", 0.692),
-                               info_of<Medium>("128x128x64", 0.361),
-                               info_of<Small>("64x128x64", 0.252)};
+constexpr TileInfo kTiles[] = {
+    info_of<Shared>("256x128x64", 0.692, 1.5), info_of<Large>("128x128x64", 0.361, 1.0),
+    info_of<Medium>("128x64x64", 0.252, 0.6), info_of<Small>("64x64x64", 0.180, 0.4)};
 
 struct Choice {
   int tile = 0;  // index into kTiles
   int stages = 0;
-  int boxes = 2;
-  int cluster = 1;
   int group = 8;  // of the tile order
   double cost_us = 0;
 };
 
 std::string to_string(const Choice& c) {
-  return std::string(kTiles[c.tile].name) + ", " + std::to_string(c.stages) + "+" +
-         std::to_string(c.boxes) + " stages, cluster " + std::to_string(c.cluster) + ", group " +
+  return std::string(kTiles[c.tile].name) + ", " + std::to_string(c.stages) + " stages, group " +
          std::to_string(c.group);
 }
 
-// Waves of tiles, each as long as its steps along K and its epilogue. The constants are fitted to
-// the times of all configurations over the bench's shapes (an H200; bf16, W as [N, K]), taken with
-// a longer epilogue than the present one.
+// Waves of tiles, each as long as its steps along K. The constants are fitted to the times of all
+// configurations over the bench's shapes (an H200; bf16, W as [N, K]).
 double cost_of(const Problem& p, const Choice& c) {
   const LinearSizes s = linear_sizes(p);
   const TileInfo& t = kTiles[c.tile];
@@ -313,30 +324,22 @@ double cost_of(const Problem& p, const Choice& c) {
   const double steps = static_cast<double>(ceil_div(s.k, kBK));
   // A machine that is not full runs at a higher clock.
   const double step_us = t.step_us * (0.842 + 0.158 * std::min(1.0, tiles / sms));
-  const double tile_us = steps * step_us + 2.91 * t.bm * t.bn / (128 * 256);
-  // What the measurements prefer among the rest, within a few per cent.
-  const double rest =
-      (c.boxes == 2 ? 0 : 0.01) + (c.cluster == 1 ? 0 : 0.02) + (c.group == 8 ? 0 : 0.005);
-  return (1.92 + std::ceil(tiles / sms) * tile_us) * (1 + rest);
+  const double waves = std::ceil(tiles / sms);
+  const double cost = 1.92 + waves * steps * step_us + (t.hides ? 1 : waves) * t.epilogue_us;
+  return cost * (c.group == 8 ? 1 : 1.005);
 }
 
 // Cheapest first.
 std::vector<Choice> choices(const Problem& p) {
   std::vector<Choice> all;
   for (int tile = 0; tile < static_cast<int>(std::size(kTiles)); ++tile) {
-    for (int boxes : {2, 4}) {
-      int stages = 8;
-      while (stages > 1 && kTiles[tile].shared_bytes(stages, boxes) > p.device.shared_bytes) {
-        --stages;
-      }
-      if (stages < 2) continue;
-      for (int cluster : {1, 2}) {
-        for (int group : {4, 8, 16}) {
-          Choice c{tile, stages, boxes, cluster, group};
-          c.cost_us = cost_of(p, c);
-          all.push_back(c);
-        }
-      }
+    int stages = 8;
+    while (stages > 1 && kTiles[tile].shared_bytes(stages) > p.device.shared_bytes) --stages;
+    if (stages < 2) continue;
+    for (int group : {4, 8, 16}) {
+      Choice c{tile, stages, group};
+      c.cost_us = cost_of(p, c);
+      all.push_back(c);
     }
   }
   sort_by_cost(all);
@@ -366,8 +369,8 @@ Kernel kernel_of(WMajor major) {
 }
 template <class T>
 Kernel kernel_of(int tile, WMajor major) {
-  const Kernel kernels[] = {kernel_of<Large, T>(major), kernel_of<Medium, T>(major),
-                            kernel_of<Small, T>(major)};
+  const Kernel kernels[] = {kernel_of<Shared, T>(major), kernel_of<Large, T>(major),
+                            kernel_of<Medium, T>(major), kernel_of<Small, T>(major)};
   return kernels[tile];
 }
 
@@ -375,36 +378,34 @@ Result<std::unique_ptr<PreparedOp>> prepare(const Problem& p, const Buffers& buf
   const Choice c = *choose(p, choices(p));
   const TileInfo& tile = kTiles[c.tile];
   const LinearSizes s = linear_sizes(p);
+  const TensorDesc& y = p.outputs[0];
   Params params;
   params.x = x_map(p, buffers.inputs[0], tile.bm);
-  params.w = w_map(p, buffers.inputs[1], tile.bn / c.cluster);
+  params.w = w_map(p, buffers.inputs[1], tile.bn);
   params.epilogue = epilogue_of(p, buffers);
-  params.y_map = can_store_boxes(p.outputs[0], s.n);
-  params.y_step = row_step(rows_of(p.outputs[0]));
+  params.y_step = row_step(rows_of(y));
+  params.y_map = can_store_boxes(y, s.n);
   if (params.y_map) {
-    params.y =
-        make_tensor_map({buffers.outputs[0], p.outputs[0].dtype, s.m, s.n, params.y_step, 64});
+    const int box_rows = y.dtype == DType::kF32 ? kBoxRows<float> : kBoxRows<__half>;
+    params.y = make_tensor_map({buffers.outputs[0], y.dtype, s.m, s.n, params.y_step, box_rows});
   }
   params.m = s.m;
   params.n = s.n;
-  params.m_tiles = static_cast<int>(ceil_div(s.m, int64_t{tile.bm} * c.cluster));
+  params.m_tiles = static_cast<int>(ceil_div(s.m, tile.bm));
   params.n_tiles = static_cast<int>(ceil_div(s.n, tile.bn));
   params.group = c.group;
   params.k_steps = static_cast<int>(ceil_div(s.k, kBK));
   params.stages = c.stages;
-  params.boxes = c.boxes;
   params.w_is_constant = p.inputs[1].constant;
-  params.cluster = c.cluster;
   const WMajor major = *w_major(p);
   const Kernel kernel = p.inputs[0].dtype == DType::kF16 ? kernel_of<__half>(c.tile, major)
                                                          : kernel_of<__nv_bfloat16>(c.tile, major);
-  const int bytes = tile.shared_bytes(c.stages, c.boxes);
-  const int clusters =
-      std::min(params.m_tiles * params.n_tiles, std::max(1, p.device.multiprocessors / c.cluster));
-  const ClusterLaunch launch{static_cast<unsigned>(clusters * c.cluster),
-                             static_cast<unsigned>(tile.threads), static_cast<unsigned>(bytes),
-                             static_cast<unsigned>(c.cluster)};
-  return prepare_overlapping(kernel, launch, params);
+  const int blocks =
+      std::min(params.m_tiles * params.n_tiles, std::max(1, p.device.multiprocessors));
+  return prepare_overlapping(kernel,
+                             {static_cast<unsigned>(blocks), kThreads,
+                              static_cast<unsigned>(tile.shared_bytes(c.stages)), 1},
+                             params);
 }
 
 }  // namespace

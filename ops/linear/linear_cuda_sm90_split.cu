@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   const int64_t n0 = int64_t{index / p.m_tiles} * C::kWRows;
   const int first_step = static_cast<int>(int64_t{p.k_steps} * rank / p.splits);
   const int steps = static_cast<int>(int64_t{p.k_steps} * (rank + 1) / p.splits) - first_step;
-  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  const int warpgroup = static_cast<int>(threadIdx.x / 128);
 
   if (threadIdx.x == 0) {
     tma_prefetch(&p.x);
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       const auto load_w = [&](int step, int stage) {
         mbarrier_expect(barriers.full(stage), C::kStageBytes);
         load_rows<C::kWRows, kNMajor>(ring + stage * C::kStageBytes, &p.w, static_cast<int>(n0),
-                                      (first_step + step) * kBK, barriers.full(stage), 0, 1, 1);
+                                      (first_step + step) * kBK, barriers.full(stage));
       };
       const int ahead = p.w_is_constant ? min(steps, p.stages) : 0;
       for (int step = 0; step < ahead; ++step) load_w(step, step);
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         }
         load_rows<C::kXRows, false>(ring + at.stage * C::kStageBytes + C::kWBytes, &p.x,
                                     static_cast<int>(m0), (first_step + step) * kBK,
-                                    barriers.full(at.stage), 0, 1, 1);
+                                    barriers.full(at.stage));
         at.advance(p.stages);
       }
     }
@@ -151,31 +151,28 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   } else {
     wait_for_dependencies();
     RingPosition at;
-    float acc[C::kXRows / 2];
-    int before = 0;  // the stage that the products in flight, but the newest, read
+    float acc[1][C::kXRows / 2];
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       mbarrier_wait(barriers.full(at.stage), at.parity);
       const uint32_t stage = ring + at.stage * C::kStageBytes;
-      multiply_stage<T, C::kXRows, kNMajor, false>(acc, stage + warpgroup * kBoxBytes,
-                                                   stage + C::kWBytes, step > 0);
+      multiply_stage<T, kNMajor>(acc, stage + warpgroup * kBoxBytes, stage + C::kWBytes, step > 0);
       if (step > 0) {
         wgmma_wait<1>();
-        if (threadIdx.x % 128 == 0) mbarrier_arrive(barriers.empty(before));
+        if (threadIdx.x % 128 == 0) mbarrier_arrive(barriers.empty(at.before(p.stages)));
       }
-      before = at.stage;
       at.advance(p.stages);
     }
     wgmma_wait<0>();
     named_barrier(1, C::kWarpgroups * 128);  // every stage has been read: the part may lie there
     float* const part = reinterpret_cast<float*>(shared);
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int column = static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int column = static_cast<int>(threadIdx.x / 32) * 16 + lane / 4;
 #pragma unroll
     for (int j = 0; j < C::kXRows / 8; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        part[(8 * j + lane % 4 * 2 + i % 2) * C::kPitch + column + i / 2 * 8] = acc[4 * j + i];
+        part[(8 * j + lane % 4 * 2 + i % 2) * C::kPitch + column + i / 2 * 8] = acc[0][4 * j + i];
       }
     }
     if (p.splits > 1) {
