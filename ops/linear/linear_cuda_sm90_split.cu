@@ -202,12 +202,11 @@ struct TileInfo {
   std::string_view name;
   int bm, bn;
   int threads;
-  int stage_bytes;
   int (*shared_bytes)(int stages, int splits);
 };
 template <class C>
 constexpr TileInfo info_of(std::string_view name) {
-  return {name, C::kXRows, C::kWRows, C::kThreads, C::kStageBytes, shared_bytes<C>};
+  return {name, C::kXRows, C::kWRows, C::kThreads, shared_bytes<C>};
 }
 
 struct Choice {
@@ -230,18 +229,18 @@ std::string to_string(const Choice& c) {
          std::to_string(c.splits) + (c.splits == 1 ? " part" : " parts");
 }
 
-// Waves of blocks, each as long as its steps along K, which W's part from memory, all of the stage
-// from L2, the arithmetic of narrow tiles or the latency of the ring bounds. The constants are
-// fitted to the times of all configurations over the bench's shapes (an H200; bf16, W as [N, K]).
+// Waves of blocks, each as long as its steps along K, which the bytes of a stage, the arithmetic of
+// narrow tiles or the latency of the ring bounds; at least the time of W from memory; and the sum
+// of the parts. The constants are fitted to the times of all configurations over the bench's shapes
+// (an H200; bf16, W as [N, K]).
 double cost_of(const Problem& p, const Choice& c) {
-  constexpr double kSharedBytesOfAll =
-      233472;  // of a multiprocessor; a block is charged 1 KiB more
+  constexpr double kSharedBytesOfAll = 233472;  // of a multiprocessor; 1 KiB more to a block
   constexpr double kThreadsOfAll = 2048;
   const LinearSizes s = linear_sizes(p);
   const TileInfo& t = kTiles[c.tile];
   const double sms = std::max(1, p.device.multiprocessors);
-  const double m_tiles = static_cast<double>(ceil_div(s.m, t.bm));
-  const double blocks = m_tiles * static_cast<double>(ceil_div(s.n, t.bn)) * c.splits;
+  const double blocks = static_cast<double>(ceil_div(s.m, t.bm)) *
+                        static_cast<double>(ceil_div(s.n, t.bn)) * c.splits;
   const double steps = static_cast<double>(ceil_div(ceil_div(s.k, kBK), c.splits));
   const double warpgroups = (t.threads + 127) / 128;
   const double resident = std::max(
@@ -249,13 +248,13 @@ double cost_of(const Problem& p, const Choice& c) {
                     std::floor(kThreadsOfAll / (128 * warpgroups))));
   const double waves = std::ceil(blocks / (sms * resident));
   const double share = std::min(resident, std::ceil(blocks / sms));
-  const double w_bytes = t.bn * kLineBytes;
   const double area = static_cast<double>(t.bm) * t.bn;
-  const double step_us = std::max({share * (w_bytes / m_tiles / 62.8e3 + t.stage_bytes / 140e3),
-                                   share * area * kBK / 1.95e6, 1.56 / c.stages});
-  const double floor_us = static_cast<double>(s.n) * static_cast<double>(s.k) * 2 / 4.0e6;
-  const double sum_us = 1.16 * share * waves * area / 8192 * (c.splits > 1 ? 1 : 0.5);
-  return 3.38 + std::max(floor_us, waves * (steps * step_us + 0.293 * share)) + sum_us;
+  const double step_us = share * std::max(t.bn * kLineBytes / 70.7e3 + t.bm * kLineBytes / 78.0e3,
+                                          area * kBK / 1.85e6);
+  const double ring_us = 2.5 * (steps / c.stages - 1);
+  const double w_us = static_cast<double>(s.n) * static_cast<double>(s.k) * 2 / 4.14e6;
+  const double sum_us = 1.36 * share * waves * area / 8192 * (c.splits > 1 ? 1 : 0.5);
+  return 3.2 + std::max(w_us, waves * std::max(steps * step_us, ring_us)) + sum_us;
 }
 
 // Cheapest first.
