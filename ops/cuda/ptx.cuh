@@ -14,6 +14,16 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// A word of shared memory. "ld", "st"
+__device__ inline uint32_t load_shared(uint32_t from) {
+  uint32_t word;
+  asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(word) : "r"(from) : "memory");
+  return word;
+}
+__device__ inline void store_shared(uint32_t to, uint32_t word) {
+  asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(to), "r"(word) : "memory");
+}
+
 // cp.async: 16 bytes from global to shared memory, both 16-byte aligned, past L1. "Data Movement
 // and Conversion Instructions: cp.async". Where `inside` is false nothing is read and zeros are
 // written.

@@ -51,6 +51,67 @@ __device__ inline void multiply_stage(float (&acc)[kBlocks][kCount], uint32_t a,
   wgmma_commit();
 }
 
+// ---- lines at any address, which the copy engine cannot take: threads bring them ----
+
+// A matrix of 16-bit elements whose lines are contiguous and start anywhere.
+struct Lines {
+  const void* data = nullptr;  // nothing: the copy engine brings this matrix
+  int64_t step = 0;            // elements between lines
+  int count = 0;
+  int length = 0;  // elements
+};
+
+// A line of a stage on its way there: the chunks of 16 bytes that hold its 128.
+constexpr int kRawChunks = kLineBytes / 16 + 1;
+constexpr int kRawLineBytes = kRawChunks * 16;
+
+// Which of a matrix's lines, and from which element on, is line i of a box of rows.
+struct LineStart {
+  int line, x;
+};
+template <bool kMnMajor>
+__device__ inline LineStart line_start(int i, int row0, int k0) {
+  return kMnMajor ? LineStart{k0 + i % 64, row0 + i / 64 * 64} : LineStart{row0 + i, k0};
+}
+
+// Starts to bring kRows rows at (row0, k0) to `raw`; each warp of the warpgroup the lines that it
+// shifts later. What is outside the matrix becomes zero.
+template <int kRows, bool kMnMajor>
+__device__ inline void fetch_raw_rows(uint32_t raw, const Lines& from, int row0, int k0) {
+  const int warp = static_cast<int>(threadIdx.x % 128 / 32);
+#pragma unroll
+  for (int i = static_cast<int>(threadIdx.x % 32); i < kRows / 4 * kRawChunks; i += 32) {
+    const int line = i / kRawChunks * 4 + warp;
+    const int chunk = i % kRawChunks;
+    const LineStart start = line_start<kMnMajor>(line, row0, k0);
+    const auto base = reinterpret_cast<uintptr_t>(from.data);
+    const uintptr_t begin = base + (start.line * from.step + start.x) * 2;
+    const uintptr_t at = (begin & ~uintptr_t{15}) + chunk * 16;
+    const int64_t left = static_cast<int64_t>(begin - at) + int64_t{from.length - start.x} * 2;
+    const bool inside = start.line < from.count && start.x < from.length && left > 0;
+    cp_async_up_to_16(raw + line * kRawLineBytes + chunk * 16,
+                      reinterpret_cast<const void*>(inside ? at : base & ~uintptr_t{15}),
+                      inside ? static_cast<int>(min(left, int64_t{16})) : 0);
+  }
+}
+
+// Those rows, arrived, into their place in a stage.
+template <int kRows, bool kMnMajor>
+__device__ inline void shift_raw_rows(uint32_t to, uint32_t raw, const Lines& from, int row0,
+                                      int k0) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const auto base = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from.data) / 2);
+#pragma unroll 8
+  for (int line = static_cast<int>(threadIdx.x % 128 / 32); line < kRows; line += 4) {
+    const LineStart start = line_start<kMnMajor>(line, row0, k0);
+    const uint32_t skipped =
+        (base + static_cast<uint32_t>(start.line) * static_cast<uint32_t>(from.step) + start.x) % 8;
+    const uint32_t at = raw + line * kRawLineBytes + (skipped / 2 + lane) * 4;
+    const uint32_t word = __funnelshift_r(load_shared(at), load_shared(at + 4), skipped % 2 * 16);
+    store_shared(to + swizzled(line, lane / 4) + lane % 4 * 4, word);
+  }
+}
+
 // Where a thread is in the ring. Both sides walk it alike.
 struct RingPosition {
   int stage = 0;
@@ -78,10 +139,10 @@ struct RingBarriers {
 
   __device__ uint32_t full(int stage) const { return address + stage * 8; }
   __device__ uint32_t empty(int stage) const { return address + (stages + stage) * 8; }
-  // By one thread. `readers`: arrivals that free a stage.
-  __device__ void init(uint32_t readers) const {
+  // By one thread. `readers`: arrivals that free a stage; `writers`: that fill it.
+  __device__ void init(uint32_t readers, uint32_t writers = 1) const {
     for (int i = 0; i < stages; ++i) {
-      mbarrier_init(full(i), 1);
+      mbarrier_init(full(i), writers);
       mbarrier_init(empty(i), readers);
     }
     mbarrier_init_fence();
@@ -100,14 +161,14 @@ inline bool has_tensor_map(const TensorDesc& base, int64_t rows, int64_t columns
          (rows == 1 || (bytes % 16 == 0 && stride >= columns && bytes < int64_t{1} << 40));
 }
 
-// The axis along which W is read; nothing where the copy engine can read it along neither.
+// The axis along which W is contiguous: of two, the one along which the copy engine can read it.
 inline std::optional<WMajor> w_major(const Problem& p) {
   const LinearSizes s = linear_sizes(p);
   const WeightStrides w = weight_strides(p);
-  const TensorDesc& desc = p.inputs[1];
-  if ((w.k == 1 || s.k == 1) && has_tensor_map(desc, s.n, s.k, w.n)) return WMajor::kK;
-  if ((w.n == 1 || s.n == 1) && has_tensor_map(desc, s.k, s.n, w.k)) return WMajor::kN;
-  return std::nullopt;
+  const bool along_k = w.k == 1 || s.k == 1;
+  const bool along_n = w.n == 1 || s.n == 1;
+  if (along_k && (!along_n || has_tensor_map(p.inputs[1], s.n, s.k, w.n))) return WMajor::kK;
+  return along_n ? std::optional(WMajor::kN) : std::nullopt;
 }
 
 // Elements between rows whose leading dimensions are one axis; `columns` where there is one row.
@@ -115,8 +176,19 @@ inline int64_t row_step(const Rows& rows) {
   return rows.leading.shape.rank() == 0 ? rows.length : rows.leading.strides[0];
 }
 
-// Why the copy engine cannot read X and W; empty: it can. Y may lie anywhere.
-inline std::string tensor_map_refusal(const Problem& p) {
+inline bool has_x_map(const Problem& p) {
+  const LinearSizes s = linear_sizes(p);
+  return has_tensor_map(p.inputs[0], s.m, s.k, row_step(rows_of(p.inputs[0])));
+}
+inline bool has_w_map(const Problem& p) {
+  const LinearSizes s = linear_sizes(p);
+  const WeightStrides w = weight_strides(p);
+  return w_major(p) == WMajor::kK ? has_tensor_map(p.inputs[1], s.n, s.k, w.n)
+                                  : has_tensor_map(p.inputs[1], s.k, s.n, w.k);
+}
+
+// Why X and W are no matrices with contiguous lines for wgmma; empty: they are. Y may lie anywhere.
+inline std::string operand_refusal(const Problem& p) {
   const LinearSizes s = linear_sizes(p);
   if (p.device.compute_capability / 10 != 9) return "needs compute capability 9.x";
   if (p.inputs[0].dtype == DType::kF32) return "takes fp16 and bf16, found f32";
@@ -124,14 +196,25 @@ inline std::string tensor_map_refusal(const Problem& p) {
   constexpr int64_t kMost = int64_t{1} << 30;  // so that coordinates past the end fit in 32 bits
   if (s.m > kMost || s.n > kMost || s.k > kMost) return "a dimension is larger than 2^30";
   const Rows x = rows_of(p.inputs[0]);
-  if (x.leading.shape.rank() > 1 || (x.stride != 1 && s.k > 1) ||
-      !has_tensor_map(p.inputs[0], s.m, s.k, row_step(x))) {
-    return "wants rows of X that are contiguous and start at multiples of 16 bytes, one step apart";
+  if (x.leading.shape.rank() > 1 || (x.stride != 1 && s.k > 1)) {
+    return "wants rows of X that are contiguous and start one step apart";
   }
-  return w_major(p) ? "" : "wants rows of W that start at multiples of 16 bytes";
+  return w_major(p) ? "" : "wants W contiguous along K or N";
 }
 
-// These require that there is no refusal. `box_rows`: of X in a box.
+inline Lines x_lines(const Problem& p, const void* data) {
+  const LinearSizes s = linear_sizes(p);
+  return {data, row_step(rows_of(p.inputs[0])), static_cast<int>(s.m), static_cast<int>(s.k)};
+}
+inline Lines w_lines(const Problem& p, const void* data) {
+  const LinearSizes s = linear_sizes(p);
+  const WeightStrides w = weight_strides(p);
+  const int n = static_cast<int>(s.n);
+  const int k = static_cast<int>(s.k);
+  return w_major(p) == WMajor::kK ? Lines{data, w.n, n, k} : Lines{data, w.k, k, n};
+}
+
+// `box_rows`: of X in a box.
 inline CUtensorMap x_map(const Problem& p, const void* data, int box_rows) {
   const LinearSizes s = linear_sizes(p);
   return make_tensor_map(

@@ -7,8 +7,9 @@
 // Tiles are stored through shared memory, 64 rows of 128 bytes at a time. A constant W is loaded
 // before the kernels in front have ended.
 //
-// Strides of X and W that the copy engine cannot take are refused. Y may start anywhere and have
-// any stride, one between all rows.
+// X or W whose rows start elsewhere than at multiples of 16 bytes, which the copy engine cannot
+// take, are gathered by the threads of the loading warpgroup. Y may start anywhere and have any
+// stride, one between all rows.
 #include "ops/linear/cuda_sm90.cuh"
 
 namespace me {
@@ -20,7 +21,8 @@ constexpr int kThreads = (kConsumers + 1) * 128;
 // multiprocessor.
 constexpr int kLoadRegisters = 24;
 constexpr int kMultiplyRegisters = 240;
-constexpr int kBoxes = 2;  // staging memory of a warpgroup
+constexpr int kBoxes = 2;     // staging memory of a warpgroup
+constexpr int kRawSlots = 4;  // stages on their way here as raw lines; a power of 2
 
 // A tile of kTeam warpgroups, each with kWRows columns of Y and all kXRows rows.
 template <int kTeam_, int kWRows_, int kXRows_>
@@ -33,6 +35,9 @@ struct Config {
   static constexpr int kBn = kTeam * kWRows;
   static constexpr int kWBytes = kBn * kLineBytes;
   static constexpr int kStageBytes = (kBm + kBn) * kLineBytes;
+  static constexpr int kRawBytes = (kBm + kBn) * kRawLineBytes;
+  // The tiles that exist with loads by threads, too: those for machines that are not full.
+  static constexpr bool kGathers = kBm * kBn <= 64 * 128;
 };
 using Shared = Config<2, 64, 256>;
 using Large = Config<1, 128, 128>;
@@ -40,13 +45,14 @@ using Medium = Config<1, 64, 128>;
 using Small = Config<1, 64, 64>;
 
 template <class C>
-constexpr int shared_bytes(int stages) {
+constexpr int shared_bytes(int stages, bool gathered) {
   return stages * C::kStageBytes + kConsumers * (kBoxes * kBoxBytes + C::kWRows * 4) +
-         ring_barrier_bytes(stages) + 2 * 8;
+         ring_barrier_bytes(stages) + 2 * 8 + (gathered ? kRawSlots * C::kRawBytes : 0);
 }
 
 struct Params {
   CUtensorMap x, w, y;
+  Lines x_lines, w_lines;  // where they are gathered
   LinearEpilogue epilogue;
   int64_t m, n;
   int64_t y_step;  // elements between rows of Y
@@ -85,7 +91,7 @@ __device__ int box_offset(int m, int n) {
 template <class Y>
 __device__ void store_box(const Params& p, const uint8_t* box, int m0, int n0) {
   const int64_t stride = p.epilogue.rows.stride;
-#pragma unroll 1
+#pragma unroll 4
   for (int m = static_cast<int>(threadIdx.x % 128 / 32); m < kBoxRows<Y> && m0 + m < p.m; m += 4) {
     Y* const to = static_cast<Y*>(p.epilogue.y) + int64_t{m0 + m} * p.y_step + n0 * stride;
 #pragma unroll
@@ -178,13 +184,81 @@ __device__ Tile<int> tile_of(const Params& p, int index) {
   return grouped_tile<int>(index, p.m_tiles, p.n_tiles, p.group);
 }
 
-template <class C, class T, bool kNMajor>
+// Fills the ring with the stages of all this block's tiles where X or W has to be gathered. By the
+// loading warpgroup.
+template <class C, bool kNMajor>
+__device__ void gather_stages(const Params& p, uint32_t ring, uint32_t raw,
+                              const RingBarriers& barriers) {
+  const int tiles = p.m_tiles * p.n_tiles;
+  const bool x_gathered = p.x_lines.data != nullptr;
+  const bool w_gathered = p.w_lines.data != nullptr;
+  const uint32_t copied =
+      (x_gathered ? 0 : C::kBm * kLineBytes) + (w_gathered ? 0 : C::kBn * kLineBytes);
+  int next = static_cast<int>(blockIdx.x);  // tile and step of the next fetch
+  int next_k = 0;
+  const auto fetch = [&](int slot) {
+    if (next < tiles) {
+      const Tile<int> tile = tile_of(p, next);
+      const uint32_t to = raw + slot * C::kRawBytes;
+      if (w_gathered) {
+        fetch_raw_rows<C::kBn, kNMajor>(to, p.w_lines, tile.n * C::kBn, next_k * kBK);
+      }
+      if (x_gathered) {
+        fetch_raw_rows<C::kBm, false>(to + C::kBn * kRawLineBytes, p.x_lines, tile.m * C::kBm,
+                                      next_k * kBK);
+      }
+      if (++next_k == p.k_steps) {
+        next_k = 0;
+        next += static_cast<int>(gridDim.x);
+      }
+    }
+    cp_async_commit();  // one with nothing in it counts as well
+  };
+  for (int slot = 0; slot < kRawSlots - 1; ++slot) fetch(slot);
+  int slot = 0;
+  RingPosition at;
+  for (int index = static_cast<int>(blockIdx.x); index < tiles;
+       index += static_cast<int>(gridDim.x)) {
+    const Tile<int> tile = tile_of(p, index);
+#pragma unroll 1
+    for (int k = 0; k < p.k_steps; ++k) {
+      cp_async_wait<kRawSlots - 2>();
+      __syncwarp();  // all lanes have their chunks, and have shifted those of the slot before
+      fetch((slot + kRawSlots - 1) % kRawSlots);
+      mbarrier_wait(barriers.empty(at.stage), at.parity ^ 1);
+      const uint32_t full = barriers.full(at.stage);
+      const uint32_t w_to = ring + at.stage * C::kStageBytes;
+      const uint32_t x_to = w_to + C::kWBytes;
+      const uint32_t from = raw + slot * C::kRawBytes;
+      if (threadIdx.x % 128 == 0) {
+        mbarrier_expect(full, copied);
+        if (!w_gathered) load_rows<C::kBn, kNMajor>(w_to, &p.w, tile.n * C::kBn, k * kBK, full);
+        if (!x_gathered) load_rows<C::kBm, false>(x_to, &p.x, tile.m * C::kBm, k * kBK, full);
+      }
+      if (w_gathered) {
+        shift_raw_rows<C::kBn, kNMajor>(w_to, from, p.w_lines, tile.n * C::kBn, k * kBK);
+      }
+      if (x_gathered) {
+        shift_raw_rows<C::kBm, false>(x_to, from + C::kBn * kRawLineBytes, p.x_lines,
+                                      tile.m * C::kBm, k * kBK);
+      }
+      async_proxy_fence();
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(full);
+      slot = (slot + 1) % kRawSlots;
+      at.advance(p.stages);
+    }
+  }
+}
+
+template <class C, class T, bool kNMajor, bool kGathered>
 __global__ void __launch_bounds__(kThreads, 1) linear_sm90(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   uint8_t* const staging = shared + p.stages * C::kStageBytes;
   const uint32_t ring = shared_address(shared);
   float* const bias = reinterpret_cast<float*>(staging + kConsumers * kBoxes * kBoxBytes);
-  const RingBarriers barriers{shared_address(bias + kConsumers * C::kWRows), p.stages};
+  const uint32_t raw = shared_address(bias + kConsumers * C::kWRows);
+  const RingBarriers barriers{raw + (kGathered ? kRawSlots * C::kRawBytes : 0), p.stages};
   // Of two teams, whose turn it is to multiply: one barrier each. A team may not wait for its
   // stages while the other has some to go, since a barrier tells only the last phase from the one
   // before.
@@ -192,16 +266,21 @@ __global__ void __launch_bounds__(kThreads, 1) linear_sm90(const __grid_constant
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
 
   if (threadIdx.x == 0) {
-    tma_prefetch(&p.x);
-    tma_prefetch(&p.w);
+    if (!kGathered) {
+      tma_prefetch(&p.x);
+      tma_prefetch(&p.w);
+    }
     mbarrier_init(turns, 1);
     mbarrier_init(turns + 8, 1);
-    barriers.init(C::kTeam);
+    barriers.init(C::kTeam, kGathered ? 1 + 4 : 1);  // the copy engine's thread and 4 warps
   }
   __syncthreads();
   let_dependents_start();
 
-  if (warpgroup == kConsumers) {
+  if (kGathered && warpgroup == kConsumers) {
+    wait_for_dependencies();
+    gather_stages<C, kNMajor>(p, ring, raw, barriers);
+  } else if (warpgroup == kConsumers) {
     release_registers<kLoadRegisters>();
     if (threadIdx.x % 128 != 0) return;
     const auto load_w = [&](const Tile<int>& tile, int k, int stage) {
@@ -229,7 +308,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear_sm90(const __grid_constant
       ahead = 0;
     }
   } else {
-    claim_registers<kMultiplyRegisters>();
+    if constexpr (!kGathered) claim_registers<kMultiplyRegisters>();
     wait_for_dependencies();
     const int team = warpgroup / C::kTeam;
     const int part = warpgroup % C::kTeam;
@@ -288,7 +367,8 @@ __global__ void __launch_bounds__(kThreads, 1) linear_sm90(const __grid_constant
 struct TileInfo {
   const char* name;
   int bm, bn;
-  int (*shared_bytes)(int stages);
+  int (*shared_bytes)(int stages, bool gathered);
+  bool gathers;
   double step_us;      // kBK of K, on a full machine
   double idle;         // of step_us on a machine that has little to do, and so a higher clock
   double epilogue_us;  // of a tile
@@ -296,7 +376,8 @@ struct TileInfo {
 };
 template <class C>
 constexpr TileInfo info_of(const char* name, double step_us, double idle, double epilogue_us) {
-  return {name, C::kBm, C::kBn, shared_bytes<C>, step_us, idle, epilogue_us, C::kTeams > 1};
+  return {name,    C::kBm, C::kBn,      shared_bytes<C>, C::kGathers,
+          step_us, idle,   epilogue_us, C::kTeams > 1};
 }
 // Fitted to the times of all four over the bench's shapes (an H200; bf16, W as [N, K]).
 constexpr TileInfo kTiles[] = {info_of<Shared>("256x128x64", 0.759, 0.743, 1.99),
@@ -308,12 +389,13 @@ struct Choice {
   int tile = 0;  // index into kTiles
   int stages = 0;
   int group = 8;  // of the tile order
+  bool gathered = false;
   double cost_us = 0;
 };
 
 std::string to_string(const Choice& c) {
   return std::string(kTiles[c.tile].name) + ", " + std::to_string(c.stages) + " stages, group " +
-         std::to_string(c.group);
+         std::to_string(c.group) + (c.gathered ? ", gathered" : "");
 }
 
 // Waves of tiles, each as long as its steps along K and what of its epilogue nothing hides.
@@ -325,6 +407,7 @@ double cost_of(const Problem& p, const Choice& c) {
       static_cast<double>(ceil_div(s.m, t.bm)) * static_cast<double>(ceil_div(s.n, t.bn));
   const double waves = std::ceil(tiles / sms);
   const double products_us = static_cast<double>(ceil_div(s.k, kBK)) * t.step_us *
+                             (c.gathered ? 1.5 : 1) *
                              (t.idle + (1 - t.idle) * std::min(1.0, tiles / sms));
   const double both_us = products_us + t.epilogue_us;
   const double cost =
@@ -335,13 +418,16 @@ double cost_of(const Problem& p, const Choice& c) {
 
 // Cheapest first.
 std::vector<Choice> choices(const Problem& p) {
+  const bool gathered = !(has_x_map(p) && has_w_map(p));
   std::vector<Choice> all;
   for (int tile = 0; tile < static_cast<int>(std::size(kTiles)); ++tile) {
+    const TileInfo& t = kTiles[tile];
+    if (gathered && !t.gathers) continue;
     int stages = 8;
-    while (stages > 1 && kTiles[tile].shared_bytes(stages) > p.device.shared_bytes) --stages;
+    while (stages > 1 && t.shared_bytes(stages, gathered) > p.device.shared_bytes) --stages;
     if (stages < 2) continue;
     for (int group : {4, 8, 16}) {
-      Choice c{tile, stages, group};
+      Choice c{tile, stages, group, gathered};
       c.cost_us = cost_of(p, c);
       all.push_back(c);
     }
@@ -353,7 +439,7 @@ std::vector<Choice> choices(const Problem& p) {
 std::vector<KernelConfig> configs(const Problem& p) { return configs_of(choices(p)); }
 
 Support supports(const Problem& p) {
-  std::string refusal = tensor_map_refusal(p);
+  std::string refusal = operand_refusal(p);
   if (refusal.empty() && rows_of(p.outputs[0]).leading.shape.rank() > 1) {
     refusal = "wants rows of Y that start one step apart";
   }
@@ -367,15 +453,24 @@ bool can_store_boxes(const TensorDesc& y, int64_t n) {
 
 using Kernel = void (*)(Params);
 
-template <class C, class T>
+template <class C, class T, bool kGathered>
 Kernel kernel_of(WMajor major) {
-  return major == WMajor::kN ? linear_sm90<C, T, true> : linear_sm90<C, T, false>;
+  return major == WMajor::kN ? linear_sm90<C, T, true, kGathered>
+                             : linear_sm90<C, T, false, kGathered>;
+}
+template <class C, class T>
+Kernel kernel_of(WMajor major, bool gathered) {
+  if constexpr (C::kGathers) {
+    if (gathered) return kernel_of<C, T, true>(major);
+  }
+  return kernel_of<C, T, false>(major);
 }
 template <class T>
-Kernel kernel_of(int tile, WMajor major) {
-  const Kernel kernels[] = {kernel_of<Shared, T>(major), kernel_of<Large, T>(major),
-                            kernel_of<Medium, T>(major), kernel_of<Small, T>(major)};
-  return kernels[tile];
+Kernel kernel_of(const Choice& c, WMajor major) {
+  const Kernel kernels[] = {
+      kernel_of<Shared, T>(major, c.gathered), kernel_of<Large, T>(major, c.gathered),
+      kernel_of<Medium, T>(major, c.gathered), kernel_of<Small, T>(major, c.gathered)};
+  return kernels[c.tile];
 }
 
 Result<std::unique_ptr<PreparedOp>> prepare(const Problem& p, const Buffers& buffers) {
@@ -384,8 +479,16 @@ Result<std::unique_ptr<PreparedOp>> prepare(const Problem& p, const Buffers& buf
   const LinearSizes s = linear_sizes(p);
   const TensorDesc& y = p.outputs[0];
   Params params;
-  params.x = x_map(p, buffers.inputs[0], tile.bm);
-  params.w = w_map(p, buffers.inputs[1], tile.bn);
+  if (has_x_map(p)) {
+    params.x = x_map(p, buffers.inputs[0], tile.bm);
+  } else {
+    params.x_lines = x_lines(p, buffers.inputs[0]);
+  }
+  if (has_w_map(p)) {
+    params.w = w_map(p, buffers.inputs[1], tile.bn);
+  } else {
+    params.w_lines = w_lines(p, buffers.inputs[1]);
+  }
   params.epilogue = epilogue_of(p, buffers);
   params.y_step = row_step(rows_of(y));
   params.y_map = can_store_boxes(y, s.n);
@@ -402,13 +505,13 @@ Result<std::unique_ptr<PreparedOp>> prepare(const Problem& p, const Buffers& buf
   params.stages = c.stages;
   params.w_is_constant = p.inputs[1].constant;
   const WMajor major = *w_major(p);
-  const Kernel kernel = p.inputs[0].dtype == DType::kF16 ? kernel_of<__half>(c.tile, major)
-                                                         : kernel_of<__nv_bfloat16>(c.tile, major);
+  const Kernel kernel = p.inputs[0].dtype == DType::kF16 ? kernel_of<__half>(c, major)
+                                                         : kernel_of<__nv_bfloat16>(c, major);
   const int blocks =
       std::min(params.m_tiles * params.n_tiles, std::max(1, p.device.multiprocessors));
   return prepare_overlapping(kernel,
                              {static_cast<unsigned>(blocks), kThreads,
-                              static_cast<unsigned>(tile.shared_bytes(c.stages)), 1},
+                              static_cast<unsigned>(tile.shared_bytes(c.stages, c.gathered)), 1},
                              params);
 }
 

@@ -289,7 +289,10 @@ std::vector<Choice> choices(const Problem& p) {
 std::vector<KernelConfig> configs(const Problem& p) { return configs_of(choices(p)); }
 
 Support supports(const Problem& p) {
-  const std::string refusal = tensor_map_refusal(p);
+  std::string refusal = operand_refusal(p);
+  if (refusal.empty() && !(has_x_map(p) && has_w_map(p))) {
+    refusal = "wants rows of X and W that start at multiples of 16 bytes";
+  }
   return refusal.empty() ? support_of(p, choices(p)) : Support::no(refusal);
 }
 

@@ -101,9 +101,10 @@ TEST_P(LinearTest, OddLargeShape) {
 // Shapes that fill tiles and that leave edges, more and fewer tiles than the machine has blocks, K
 // shorter than a ring of stages and several times as long.
 TEST_P(LinearTest, EveryConfiguration) {
-  constexpr int64_t kShapes[][3] = {{256, 256, 256},  {300, 520, 200},  {1, 264, 1024},
-                                    {13, 72, 520},    {65, 200, 64},    {40, 1000, 8},
-                                    {1100, 2200, 72}, {900, 2200, 1160}};
+  constexpr int64_t kShapes[][3] = {{256, 256, 256},  {300, 520, 200},   {1, 264, 1024},
+                                    {13, 72, 520},    {65, 200, 64},     {40, 1000, 8},
+                                    {1100, 2200, 72}, {900, 2200, 1160}, {70, 131, 200},
+                                    {70, 136, 203},   {333, 777, 1000},  {1100, 2201, 91}};
   int configs = 0;
   unsigned variant = 0;
   for (bool nk : {false, true}) {
