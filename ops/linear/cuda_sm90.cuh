@@ -56,11 +56,13 @@ __device__ inline void multiply_stage(float (&acc)[kBlocks][kCount], uint32_t a,
 // A matrix of 16-bit elements whose lines are contiguous and start anywhere.
 struct Lines {
   const void* data = nullptr;  // nothing: the copy engine brings this matrix
+  const void* end = nullptr;   // behind the last element in memory
   int64_t step = 0;            // elements between lines
   int count = 0;
   int length = 0;  // elements
 };
 
+constexpr int kGatherWarps = 8;
 // A line of a stage on its way there: the chunks of 16 bytes that hold its 128.
 constexpr int kRawChunks = kLineBytes / 16 + 1;
 constexpr int kRawLineBytes = kRawChunks * 16;
@@ -74,41 +76,61 @@ __device__ inline LineStart line_start(int i, int row0, int k0) {
   return kMnMajor ? LineStart{k0 + i % 64, row0 + i / 64 * 64} : LineStart{row0 + i, k0};
 }
 
-// Starts to bring kRows rows at (row0, k0) to `raw`; each warp of the warpgroup the lines that it
-// shifts later. What is outside the matrix becomes zero.
+// Starts to bring kRows rows at (row0, k0) to `raw`; each of the gathering warps the lines that it
+// shifts later. Lines outside the matrix become zero; behind the end of a line come chunks of what
+// follows it in memory, or zeros.
 template <int kRows, bool kMnMajor>
-__device__ inline void fetch_raw_rows(uint32_t raw, const Lines& from, int row0, int k0) {
-  const int warp = static_cast<int>(threadIdx.x % 128 / 32);
+__device__ inline void fetch_raw_rows(int warp, uint32_t raw, const Lines& from, int row0, int k0) {
+  const auto base = reinterpret_cast<uintptr_t>(from.data);
 #pragma unroll
-  for (int i = static_cast<int>(threadIdx.x % 32); i < kRows / 4 * kRawChunks; i += 32) {
-    const int line = i / kRawChunks * 4 + warp;
+  for (int i = static_cast<int>(threadIdx.x % 32); i < kRows / kGatherWarps * kRawChunks; i += 32) {
+    const int line = i / kRawChunks * kGatherWarps + warp;
     const int chunk = i % kRawChunks;
     const LineStart start = line_start<kMnMajor>(line, row0, k0);
-    const auto base = reinterpret_cast<uintptr_t>(from.data);
     const uintptr_t begin = base + (start.line * from.step + start.x) * 2;
     const uintptr_t at = (begin & ~uintptr_t{15}) + chunk * 16;
-    const int64_t left = static_cast<int64_t>(begin - at) + int64_t{from.length - start.x} * 2;
-    const bool inside = start.line < from.count && start.x < from.length && left > 0;
-    cp_async_up_to_16(raw + line * kRawLineBytes + chunk * 16,
-                      reinterpret_cast<const void*>(inside ? at : base & ~uintptr_t{15}),
-                      inside ? static_cast<int>(min(left, int64_t{16})) : 0);
+    const auto left = static_cast<int64_t>(reinterpret_cast<uintptr_t>(from.end) - at);
+    const uint32_t to = raw + line * kRawLineBytes + chunk * 16;
+    const bool inside = start.line < from.count && left > 0;
+    if (inside && left < 16) {
+      cp_async_up_to_16(to, reinterpret_cast<const void*>(at), static_cast<int>(left));
+    } else {
+      cp_async_16(to, reinterpret_cast<const void*>(at), inside);
+    }
   }
 }
 
-// Those rows, arrived, into their place in a stage.
+// Those rows, arrived, into their place in a stage, with zeros behind the end of K. What lies
+// behind the end of the rows only meets what is not stored.
 template <int kRows, bool kMnMajor>
-__device__ inline void shift_raw_rows(uint32_t to, uint32_t raw, const Lines& from, int row0,
-                                      int k0) {
+__device__ inline void shift_raw_rows(int warp, uint32_t to, uint32_t raw, const Lines& from,
+                                      int row0, int k0) {
+  constexpr int kBatch = 8;  // lines whose words are on the way together
+  static_assert(kRows % (kGatherWarps * kBatch) == 0);
   const int lane = static_cast<int>(threadIdx.x % 32);
   const auto base = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from.data) / 2);
-#pragma unroll 8
-  for (int line = static_cast<int>(threadIdx.x % 128 / 32); line < kRows; line += 4) {
-    const LineStart start = line_start<kMnMajor>(line, row0, k0);
-    const uint32_t skipped =
-        (base + static_cast<uint32_t>(start.line) * static_cast<uint32_t>(from.step) + start.x) % 8;
-    const uint32_t at = raw + line * kRawLineBytes + (skipped / 2 + lane) * 4;
-    const uint32_t word = __funnelshift_r(load_shared(at), load_shared(at + 4), skipped % 2 * 16);
-    store_shared(to + swizzled(line, lane / 4) + lane % 4 * 4, word);
+  const int left = from.length - k0 - 2 * lane;
+  const uint32_t kept = kMnMajor || left >= 2 ? ~0u : left == 1 ? 0xffffu : 0u;
+#pragma unroll
+  for (int first = warp; first < kRows; first += kGatherWarps * kBatch) {
+    uint32_t words[kBatch][2];
+    uint32_t skipped[kBatch];  // elements in front of the line's first
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int line = first + i * kGatherWarps;
+      const LineStart start = line_start<kMnMajor>(line, row0, k0);
+      skipped[i] = (base + static_cast<uint32_t>(start.line) * static_cast<uint32_t>(from.step) +
+                    static_cast<uint32_t>(start.x)) %
+                   8;
+      const uint32_t at = raw + line * kRawLineBytes + (skipped[i] / 2 + lane) * 4;
+      words[i][0] = load_shared(at);
+      words[i][1] = load_shared(at + 4);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const uint32_t word = __funnelshift_r(words[i][0], words[i][1], skipped[i] % 2 * 16);
+      store_shared(to + swizzled(first + i * kGatherWarps, lane / 4) + lane % 4 * 4, word & kept);
+    }
   }
 }
 
@@ -202,16 +224,19 @@ inline std::string operand_refusal(const Problem& p) {
   return w_major(p) ? "" : "wants W contiguous along K or N";
 }
 
+inline Lines lines_of(const void* data, int64_t step, int64_t count, int64_t length) {
+  const int64_t behind = std::max(step, int64_t{0}) * (count - 1) + length;
+  return {data, static_cast<const uint16_t*>(data) + behind, step, static_cast<int>(count),
+          static_cast<int>(length)};
+}
 inline Lines x_lines(const Problem& p, const void* data) {
   const LinearSizes s = linear_sizes(p);
-  return {data, row_step(rows_of(p.inputs[0])), static_cast<int>(s.m), static_cast<int>(s.k)};
+  return lines_of(data, row_step(rows_of(p.inputs[0])), s.m, s.k);
 }
 inline Lines w_lines(const Problem& p, const void* data) {
   const LinearSizes s = linear_sizes(p);
   const WeightStrides w = weight_strides(p);
-  const int n = static_cast<int>(s.n);
-  const int k = static_cast<int>(s.k);
-  return w_major(p) == WMajor::kK ? Lines{data, w.n, n, k} : Lines{data, w.k, k, n};
+  return w_major(p) == WMajor::kK ? lines_of(data, w.n, s.n, s.k) : lines_of(data, w.k, s.k, s.n);
 }
 
 // `box_rows`: of X in a box.

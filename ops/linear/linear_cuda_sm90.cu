@@ -8,7 +8,7 @@
 // before the kernels in front have ended.
 //
 // X or W whose rows start elsewhere than at multiples of 16 bytes, which the copy engine cannot
-// take, are gathered by the threads of the loading warpgroup. Y may start anywhere and have any
+// take, are gathered by the threads of two warpgroups. Y may start anywhere and have any
 // stride, one between all rows.
 #include "ops/linear/cuda_sm90.cuh"
 
@@ -16,7 +16,9 @@ namespace me {
 namespace {
 
 constexpr int kConsumers = 2;  // warpgroups that multiply; one more loads
-constexpr int kThreads = (kConsumers + 1) * 128;
+constexpr int threads_of(bool gathered) {
+  return kConsumers * 128 + (gathered ? kGatherWarps * 32 : 128);
+}
 // Registers of a thread that loads, and of one that multiplies: together all 65536 of a
 // multiprocessor.
 constexpr int kLoadRegisters = 24;
@@ -184,12 +186,13 @@ __device__ Tile<int> tile_of(const Params& p, int index) {
   return grouped_tile<int>(index, p.m_tiles, p.n_tiles, p.group);
 }
 
-// Fills the ring with the stages of all this block's tiles where X or W has to be gathered. By the
-// loading warpgroup.
+// Fills the ring with the stages of all this block's tiles where X or W has to be gathered. By all
+// of the gathering warps, each its own lines of every stage.
 template <class C, bool kNMajor>
 __device__ void gather_stages(const Params& p, uint32_t ring, uint32_t raw,
                               const RingBarriers& barriers) {
   const int tiles = p.m_tiles * p.n_tiles;
+  const int warp = static_cast<int>(threadIdx.x / 32) - kConsumers * 4;
   const bool x_gathered = p.x_lines.data != nullptr;
   const bool w_gathered = p.w_lines.data != nullptr;
   const uint32_t copied =
@@ -201,10 +204,10 @@ __device__ void gather_stages(const Params& p, uint32_t ring, uint32_t raw,
       const Tile<int> tile = tile_of(p, next);
       const uint32_t to = raw + slot * C::kRawBytes;
       if (w_gathered) {
-        fetch_raw_rows<C::kBn, kNMajor>(to, p.w_lines, tile.n * C::kBn, next_k * kBK);
+        fetch_raw_rows<C::kBn, kNMajor>(warp, to, p.w_lines, tile.n * C::kBn, next_k * kBK);
       }
       if (x_gathered) {
-        fetch_raw_rows<C::kBm, false>(to + C::kBn * kRawLineBytes, p.x_lines, tile.m * C::kBm,
+        fetch_raw_rows<C::kBm, false>(warp, to + C::kBn * kRawLineBytes, p.x_lines, tile.m * C::kBm,
                                       next_k * kBK);
       }
       if (++next_k == p.k_steps) {
@@ -230,16 +233,16 @@ __device__ void gather_stages(const Params& p, uint32_t ring, uint32_t raw,
       const uint32_t w_to = ring + at.stage * C::kStageBytes;
       const uint32_t x_to = w_to + C::kWBytes;
       const uint32_t from = raw + slot * C::kRawBytes;
-      if (threadIdx.x % 128 == 0) {
+      if (threadIdx.x == kConsumers * 128) {
         mbarrier_expect(full, copied);
         if (!w_gathered) load_rows<C::kBn, kNMajor>(w_to, &p.w, tile.n * C::kBn, k * kBK, full);
         if (!x_gathered) load_rows<C::kBm, false>(x_to, &p.x, tile.m * C::kBm, k * kBK, full);
       }
       if (w_gathered) {
-        shift_raw_rows<C::kBn, kNMajor>(w_to, from, p.w_lines, tile.n * C::kBn, k * kBK);
+        shift_raw_rows<C::kBn, kNMajor>(warp, w_to, from, p.w_lines, tile.n * C::kBn, k * kBK);
       }
       if (x_gathered) {
-        shift_raw_rows<C::kBm, false>(x_to, from + C::kBn * kRawLineBytes, p.x_lines,
+        shift_raw_rows<C::kBm, false>(warp, x_to, from + C::kBn * kRawLineBytes, p.x_lines,
                                       tile.m * C::kBm, k * kBK);
       }
       async_proxy_fence();
@@ -252,7 +255,8 @@ __device__ void gather_stages(const Params& p, uint32_t ring, uint32_t raw,
 }
 
 template <class C, class T, bool kNMajor, bool kGathered>
-__global__ void __launch_bounds__(kThreads, 1) linear_sm90(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(threads_of(kGathered), 1)
+    linear_sm90(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   uint8_t* const staging = shared + p.stages * C::kStageBytes;
   const uint32_t ring = shared_address(shared);
@@ -272,12 +276,12 @@ __global__ void __launch_bounds__(kThreads, 1) linear_sm90(const __grid_constant
     }
     mbarrier_init(turns, 1);
     mbarrier_init(turns + 8, 1);
-    barriers.init(C::kTeam, kGathered ? 1 + 4 : 1);  // the copy engine's thread and 4 warps
+    barriers.init(C::kTeam, kGathered ? 1 + kGatherWarps : 1);
   }
   __syncthreads();
   let_dependents_start();
 
-  if (kGathered && warpgroup == kConsumers) {
+  if (kGathered && warpgroup >= kConsumers) {
     wait_for_dependencies();
     gather_stages<C, kNMajor>(p, ring, raw, barriers);
   } else if (warpgroup == kConsumers) {
@@ -509,10 +513,11 @@ Result<std::unique_ptr<PreparedOp>> prepare(const Problem& p, const Buffers& buf
                                                          : kernel_of<__nv_bfloat16>(c, major);
   const int blocks =
       std::min(params.m_tiles * params.n_tiles, std::max(1, p.device.multiprocessors));
-  return prepare_overlapping(kernel,
-                             {static_cast<unsigned>(blocks), kThreads,
-                              static_cast<unsigned>(tile.shared_bytes(c.stages, c.gathered)), 1},
-                             params);
+  return prepare_overlapping(
+      kernel,
+      {static_cast<unsigned>(blocks), static_cast<unsigned>(threads_of(c.gathered)),
+       static_cast<unsigned>(tile.shared_bytes(c.stages, c.gathered)), 1},
+      params);
 }
 
 }  // namespace

@@ -246,15 +246,18 @@ double cost_of(const Problem& p, const Choice& c) {
   const double resident = std::max(
       1.0, std::min(std::floor(kSharedBytesOfAll / (t.shared_bytes(c.stages, c.splits) + 1024)),
                     std::floor(kThreadsOfAll / (128 * warpgroups))));
-  const double waves = std::ceil(blocks / (sms * resident));
-  const double share = std::min(resident, std::ceil(blocks / sms));
+  // Multiprocessors that clusters can use: those of one have to lie in one group of the machine's.
+  const double reach = c.splits == 4 ? 116.0 / 132 : c.splits == 8 ? 128.0 / 132 : 1;
+  const double usable = std::max(1.0, std::floor(sms * reach / c.splits)) * c.splits;
+  const double waves = std::ceil(blocks / (usable * resident));
+  const double share = std::min(resident, std::ceil(blocks / usable));
   const double area = static_cast<double>(t.bm) * t.bn;
-  const double step_us = share * std::max(t.bn * kLineBytes / 70.7e3 + t.bm * kLineBytes / 78.0e3,
-                                          area * kBK / 1.85e6);
-  const double ring_us = 2.5 * (steps / c.stages - 1);
-  const double w_us = static_cast<double>(s.n) * static_cast<double>(s.k) * 2 / 4.14e6;
-  const double sum_us = 1.36 * share * waves * area / 8192 * (c.splits > 1 ? 1 : 0.5);
-  return 3.2 + std::max(w_us, waves * std::max(steps * step_us, ring_us)) + sum_us;
+  const double step_us =
+      share * std::max(t.bn * kLineBytes / 52.9e3 + t.bm * kLineBytes / 104e3, area * kBK / 2.35e6);
+  const double ring_us = 2.23 * (steps / c.stages - 1);
+  const double w_us = static_cast<double>(s.n) * static_cast<double>(s.k) * 2 / 4.3e6;
+  const double sum_us = 1.68 * share * waves * area / 8192 * (c.splits > 1 ? 1 : 0.5);
+  return 2.57 + std::max(w_us, waves * std::max(steps * step_us, ring_us)) + sum_us;
 }
 
 // Cheapest first.
