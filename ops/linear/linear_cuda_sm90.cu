@@ -24,7 +24,7 @@ constexpr int threads_of(bool gathered) {
 constexpr int kLoadRegisters = 24;
 constexpr int kMultiplyRegisters = 240;
 constexpr int kBoxes = 2;     // staging memory of a warpgroup
-constexpr int kRawSlots = 4;  // stages on their way here as raw lines; a power of 2
+constexpr int kRawSlots = 6;  // stages on their way here as raw lines
 
 // A tile of kTeam warpgroups, each with kWRows columns of Y and all kXRows rows.
 template <int kTeam_, int kWRows_, int kXRows_>
@@ -38,8 +38,8 @@ struct Config {
   static constexpr int kWBytes = kBn * kLineBytes;
   static constexpr int kStageBytes = (kBm + kBn) * kLineBytes;
   static constexpr int kRawBytes = (kBm + kBn) * kRawLineBytes;
-  // The tiles that exist with loads by threads, too: those for machines that are not full.
-  static constexpr bool kGathers = kBm * kBn <= 64 * 128;
+  // Of the tiles, the one that exists with loads by threads, too: the one for small products.
+  static constexpr bool kGathers = kBm * kBn == 64 * 64;
 };
 using Shared = Config<2, 64, 256>;
 using Large = Config<1, 128, 128>;
@@ -199,20 +199,21 @@ __device__ void gather_stages(const Params& p, uint32_t ring, uint32_t raw,
       (x_gathered ? 0 : C::kBm * kLineBytes) + (w_gathered ? 0 : C::kBn * kLineBytes);
   int next = static_cast<int>(blockIdx.x);  // tile and step of the next fetch
   int next_k = 0;
+  Tile<int> next_tile = tile_of(p, next);  // there is one for every block
   const auto fetch = [&](int slot) {
     if (next < tiles) {
-      const Tile<int> tile = tile_of(p, next);
       const uint32_t to = raw + slot * C::kRawBytes;
       if (w_gathered) {
-        fetch_raw_rows<C::kBn, kNMajor>(warp, to, p.w_lines, tile.n * C::kBn, next_k * kBK);
+        fetch_raw_rows<C::kBn, kNMajor>(warp, to, p.w_lines, next_tile.n * C::kBn, next_k * kBK);
       }
       if (x_gathered) {
-        fetch_raw_rows<C::kBm, false>(warp, to + C::kBn * kRawLineBytes, p.x_lines, tile.m * C::kBm,
-                                      next_k * kBK);
+        fetch_raw_rows<C::kBm, false>(warp, to + C::kBn * kRawLineBytes, p.x_lines,
+                                      next_tile.m * C::kBm, next_k * kBK);
       }
       if (++next_k == p.k_steps) {
         next_k = 0;
         next += static_cast<int>(gridDim.x);
+        if (next < tiles) next_tile = tile_of(p, next);
       }
     }
     cp_async_commit();  // one with nothing in it counts as well
@@ -227,7 +228,7 @@ __device__ void gather_stages(const Params& p, uint32_t ring, uint32_t raw,
     for (int k = 0; k < p.k_steps; ++k) {
       cp_async_wait<kRawSlots - 2>();
       __syncwarp();  // all lanes have their chunks, and have shifted those of the slot before
-      fetch((slot + kRawSlots - 1) % kRawSlots);
+      fetch(slot == 0 ? kRawSlots - 1 : slot - 1);
       mbarrier_wait(barriers.empty(at.stage), at.parity ^ 1);
       const uint32_t full = barriers.full(at.stage);
       const uint32_t w_to = ring + at.stage * C::kStageBytes;
@@ -248,7 +249,7 @@ __device__ void gather_stages(const Params& p, uint32_t ring, uint32_t raw,
       async_proxy_fence();
       __syncwarp();
       if (threadIdx.x % 32 == 0) mbarrier_arrive(full);
-      slot = (slot + 1) % kRawSlots;
+      slot = slot == kRawSlots - 1 ? 0 : slot + 1;
       at.advance(p.stages);
     }
   }
@@ -374,7 +375,7 @@ struct TileInfo {
   int (*shared_bytes)(int stages, bool gathered);
   bool gathers;
   double step_us;      // kBK of K, on a full machine
-  double idle;         // of step_us on a machine that has little to do, and so a higher clock
+  double idle;         // of step_us where few tiles share the memory, the caches and the power
   double epilogue_us;  // of a tile
   bool in_turns;       // one team stores while the other multiplies
 };
@@ -384,10 +385,10 @@ constexpr TileInfo info_of(const char* name, double step_us, double idle, double
           step_us, idle,   epilogue_us, C::kTeams > 1};
 }
 // Fitted to the times of all four over the bench's shapes (an H200; bf16, W as [N, K]).
-constexpr TileInfo kTiles[] = {info_of<Shared>("256x128x64", 0.759, 0.743, 1.99),
-                               info_of<Large>("128x128x64", 0.385, 0.690, 2.23),
-                               info_of<Medium>("128x64x64", 0.299, 0.545, 1.39),
-                               info_of<Small>("64x64x64", 0.226, 0.659, 1.02)};
+constexpr TileInfo kTiles[] = {info_of<Shared>("256x128x64", 0.766, 0.718, 1.99),
+                               info_of<Large>("128x128x64", 0.385, 0.703, 2.02),
+                               info_of<Medium>("128x64x64", 0.299, 0.505, 1.37),
+                               info_of<Small>("64x64x64", 0.227, 0.590, 1.01)};
 
 struct Choice {
   int tile = 0;  // index into kTiles
@@ -412,7 +413,7 @@ double cost_of(const Problem& p, const Choice& c) {
   const double waves = std::ceil(tiles / sms);
   const double products_us = static_cast<double>(ceil_div(s.k, kBK)) * t.step_us *
                              (c.gathered ? 1.5 : 1) *
-                             (t.idle + (1 - t.idle) * std::min(1.0, tiles / sms));
+                             (t.idle + (1 - t.idle) * std::min(1.0, tiles / (1.57 * sms)));
   const double both_us = products_us + t.epilogue_us;
   const double cost =
       1.24 + (t.in_turns && waves > 1 ? waves * std::max(products_us, both_us / 2) + t.epilogue_us

@@ -247,17 +247,17 @@ double cost_of(const Problem& p, const Choice& c) {
       1.0, std::min(std::floor(kSharedBytesOfAll / (t.shared_bytes(c.stages, c.splits) + 1024)),
                     std::floor(kThreadsOfAll / (128 * warpgroups))));
   // Multiprocessors that clusters can use: those of one have to lie in one group of the machine's.
-  const double reach = c.splits == 4 ? 116.0 / 132 : c.splits == 8 ? 128.0 / 132 : 1;
+  const double reach = c.splits == 4 ? 124.0 / 132 : c.splits == 8 ? 128.0 / 132 : 1;
   const double usable = std::max(1.0, std::floor(sms * reach / c.splits)) * c.splits;
   const double waves = std::ceil(blocks / (usable * resident));
   const double share = std::min(resident, std::ceil(blocks / usable));
   const double area = static_cast<double>(t.bm) * t.bn;
-  const double step_us =
-      share * std::max(t.bn * kLineBytes / 52.9e3 + t.bm * kLineBytes / 104e3, area * kBK / 2.35e6);
-  const double ring_us = 2.23 * (steps / c.stages - 1);
+  const double step_us = share * std::max(t.bn * kLineBytes / 53.5e3 + t.bm * kLineBytes / 87.2e3,
+                                          area * kBK / 4.21e6);
+  const double ring_us = 3.7 * (steps / c.stages - 1);
   const double w_us = static_cast<double>(s.n) * static_cast<double>(s.k) * 2 / 4.3e6;
-  const double sum_us = 1.68 * share * waves * area / 8192 * (c.splits > 1 ? 1 : 0.5);
-  return 2.57 + std::max(w_us, waves * std::max(steps * step_us, ring_us)) + sum_us;
+  const double sum_us = 1.74 * share * waves * area / 8192 * (c.splits > 1 ? 1 : 0.5);
+  return 2.54 + std::max(w_us, waves * std::max(steps * step_us, ring_us)) + sum_us;
 }
 
 // Cheapest first.

@@ -1,8 +1,10 @@
 #include "ops/linear/linear.h"
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <set>
+#include <vector>
 
 #include "ops/linear/tile_order.h"
 #include "ops/registry.h"
@@ -100,27 +102,40 @@ TEST_P(LinearTest, OddLargeShape) {
 
 // Shapes that fill tiles and that leave edges, more and fewer tiles than the machine has blocks, K
 // shorter than a ring of stages and several times as long.
-TEST_P(LinearTest, EveryConfiguration) {
-  constexpr int64_t kShapes[][3] = {{256, 256, 256},  {300, 520, 200},   {1, 264, 1024},
-                                    {13, 72, 520},    {65, 200, 64},     {40, 1000, 8},
-                                    {1100, 2200, 72}, {900, 2200, 1160}, {70, 131, 200},
-                                    {70, 136, 203},   {333, 777, 1000},  {1100, 2201, 91}};
+// Each shape with W as [K, N] and as [N, K], and some variety of options.
+void expect_every_configuration_matches(DType dtype,
+                                        const std::vector<std::array<int64_t, 3>>& shapes) {
   int configs = 0;
   unsigned variant = 0;
   for (bool nk : {false, true}) {
-    for (const auto& [m, n, k] : kShapes) {
+    for (const auto& [m, n, k] : shapes) {
       ++variant;
-      LinearCase c{.dtype = GetParam(), .x_shape = {m, k}, .n = n, .nk = nk};
+      LinearCase c{.dtype = dtype, .x_shape = {m, k}, .n = n, .nk = nk};
       c.constant = variant & 1;
       c.relu = variant & 2;
       c.output_dtype = variant % 3 == 0 ? "F32" : variant % 3 == 1 ? "" : "F16";
       if (variant % 5 == 0) c.y_strides = {n + 1, 1};
       SCOPED_TRACE(c.describe());
       configs += expect_configs_match_oracle(c.build());
-      if (HasFailure()) return;
+      if (::testing::Test::HasFailure()) return;
     }
   }
   if (configs == 0) GTEST_SKIP() << "no kernel has configurations here";
+}
+
+TEST_P(LinearTest, EveryConfigurationOfFewTiles) {
+  expect_every_configuration_matches(
+      GetParam(), {{13, 72, 520}, {65, 200, 64}, {70, 131, 200}, {70, 136, 203}, {40, 1000, 8}});
+}
+
+TEST_P(LinearTest, EveryConfiguration) {
+  expect_every_configuration_matches(GetParam(), {{256, 256, 256},
+                                                  {300, 520, 200},
+                                                  {1, 264, 1024},
+                                                  {1100, 2200, 72},
+                                                  {900, 2200, 1160},
+                                                  {333, 777, 1000},
+                                                  {1100, 2201, 91}});
 }
 
 TEST_P(LinearTest, EveryOption) {
