@@ -24,6 +24,10 @@ __device__ inline void store_shared(uint32_t to, uint32_t word) {
   asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(to), "r"(word) : "memory");
 }
 
+__device__ inline void store_shared(uint32_t to, uint16_t half) {
+  asm volatile("st.shared.u16 [%0], %1;\n" ::"r"(to), "h"(half) : "memory");
+}
+
 // cp.async: 16 bytes from global to shared memory, both 16-byte aligned, past L1. "Data Movement
 // and Conversion Instructions: cp.async". Where `inside` is false nothing is read and zeros are
 // written.

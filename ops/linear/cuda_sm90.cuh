@@ -77,8 +77,8 @@ __device__ inline LineStart line_start(int i, int row0, int k0) {
 }
 
 // Starts to bring kRows rows at (row0, k0) to `raw`; each of the gathering warps the lines that it
-// shifts later. Lines outside the matrix become zero; behind the end of a line come chunks of what
-// follows it in memory, or zeros.
+// shifts later. Lines outside the matrix become zero; behind the end of a line comes what follows
+// it in memory, or nothing.
 template <int kRows, bool kMnMajor>
 __device__ inline void fetch_raw_rows(int warp, uint32_t raw, const Lines& from, int row0, int k0) {
   const auto base = reinterpret_cast<uintptr_t>(from.data);
@@ -92,8 +92,11 @@ __device__ inline void fetch_raw_rows(int warp, uint32_t raw, const Lines& from,
     const auto left = static_cast<int64_t>(reinterpret_cast<uintptr_t>(from.end) - at);
     const uint32_t to = raw + line * kRawLineBytes + chunk * 16;
     const bool inside = start.line < from.count && left > 0;
-    if (inside && left < 16) {
-      cp_async_up_to_16(to, reinterpret_cast<const void*>(at), static_cast<int>(left));
+    if (inside && left < 16) {  // the last of the matrix, element by element
+#pragma unroll 1
+      for (int byte = 0; byte < left; byte += 2) {
+        store_shared(to + byte, *reinterpret_cast<const uint16_t*>(at + byte));
+      }
     } else {
       cp_async_16(to, reinterpret_cast<const void*>(at), inside);
     }
