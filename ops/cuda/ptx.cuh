@@ -14,7 +14,7 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// A word of shared memory. "ld", "st"
+// A word, or half of one, of shared memory. "ld", "st"
 __device__ inline uint32_t load_shared(uint32_t from) {
   uint32_t word;
   asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(word) : "r"(from) : "memory");
@@ -23,7 +23,6 @@ __device__ inline uint32_t load_shared(uint32_t from) {
 __device__ inline void store_shared(uint32_t to, uint32_t word) {
   asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(to), "r"(word) : "memory");
 }
-
 __device__ inline void store_shared(uint32_t to, uint16_t half) {
   asm volatile("st.shared.u16 [%0], %1;\n" ::"r"(to), "h"(half) : "memory");
 }

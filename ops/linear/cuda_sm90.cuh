@@ -1,6 +1,6 @@
-// What the Hopper kernels of linear share: a ring of stages in shared memory that one warp fills
-// through the bulk tensor copy engine and warpgroups multiply out of, and the host's view of X, W
-// and Y as tensor maps.
+// What the Hopper kernels of linear share: a ring of stages in shared memory that the bulk
+// tensor copy engine fills, or warps where it cannot, and warpgroups multiply out of, and the
+// host's view of X, W and Y as tensor maps.
 #pragma once
 
 #include <algorithm>

@@ -1,15 +1,15 @@
-// Y = act(X·W + b) for fp16 and bf16 on Hopper, for products large enough to fill the machine.
-// Blocks walk over the output tiles. In each, one thread of a warpgroup that keeps few registers
-// loads stages of W and X with the bulk tensor copy engine, and two warpgroups multiply them with
-// wgmma, which sees Y transposed: W has its 64 rows, X its columns. The two take turns, each with a
-// tile of its own: while one stores its tile, the products of the other keep the tensor cores busy.
-// Or they share a larger tile, which needs fewer bytes for each product, and store it together.
-// Tiles are stored through shared memory, 64 rows of 128 bytes at a time. A constant W is loaded
-// before the kernels in front have ended.
+// Y = act(X·W + b) for fp16 and bf16 on Hopper, for products whose tiles occupy much of the
+// machine. Blocks walk over the output tiles. In each, one thread of a warpgroup that keeps few
+// registers loads stages of W and X with the bulk tensor copy engine, and two warpgroups multiply
+// them with wgmma, which sees Y transposed: W has its 64 rows, X its columns. The two take turns,
+// each with a tile of its own: while one stores its tile, the products of the other keep the tensor
+// cores busy. Or they share a larger tile, which needs fewer bytes for each product, and store it
+// together. Tiles are stored through shared memory, 64 rows of 128 bytes at a time. A constant W is
+// loaded before the kernels in front have ended, where the copy engine loads everything.
 //
 // X or W whose rows start elsewhere than at multiples of 16 bytes, which the copy engine cannot
-// take, are gathered by the threads of two warpgroups. Y may start anywhere and have any
-// stride, one between all rows.
+// take, are gathered by the threads of two warpgroups. Y may start anywhere and have any stride,
+// one between all rows.
 #include "ops/linear/cuda_sm90.cuh"
 
 namespace me {
@@ -403,7 +403,8 @@ std::string to_string(const Choice& c) {
          std::to_string(c.group) + (c.gathered ? ", gathered" : "");
 }
 
-// Waves of tiles, each as long as its steps along K and what of its epilogue nothing hides.
+// Waves of tiles, each as long as its steps along K and what of its epilogue nothing hides. That
+// gathering makes a step half as long again is a guess.
 double cost_of(const Problem& p, const Choice& c) {
   const LinearSizes s = linear_sizes(p);
   const TileInfo& t = kTiles[c.tile];

@@ -100,8 +100,6 @@ TEST_P(LinearTest, OddLargeShape) {
   }
 }
 
-// Shapes that fill tiles and that leave edges, more and fewer tiles than the machine has blocks, K
-// shorter than a ring of stages and several times as long.
 // Each shape with W as [K, N] and as [N, K], and some variety of options.
 void expect_every_configuration_matches(DType dtype,
                                         const std::vector<std::array<int64_t, 3>>& shapes) {
@@ -123,11 +121,14 @@ void expect_every_configuration_matches(DType dtype,
   if (configs == 0) GTEST_SKIP() << "no kernel has configurations here";
 }
 
+// Few enough tiles for a sanitizer.
 TEST_P(LinearTest, EveryConfigurationOfFewTiles) {
   expect_every_configuration_matches(
       GetParam(), {{13, 72, 520}, {65, 200, 64}, {70, 131, 200}, {70, 136, 203}, {40, 1000, 8}});
 }
 
+// Shapes that fill tiles and that leave edges, more and fewer tiles than the machine has blocks, K
+// shorter than a ring of stages and several times as long.
 TEST_P(LinearTest, EveryConfiguration) {
   expect_every_configuration_matches(GetParam(), {{256, 256, 256},
                                                   {300, 520, 200},
