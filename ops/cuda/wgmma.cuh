@@ -79,7 +79,7 @@ constexpr uint32_t kWgmmaStepBytes = kMnMajor ? 2048 : 32;  // between steps of 
 // "Register Fragments and Shared Memory Matrix Layouts"
 template <class T, int kN, bool kAMnMajor, bool kBMnMajor>
 __device__ inline void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate) {
-  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 256);
+  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 192 || kN == 256);
   if constexpr (kN == 8) {
     ME_WGMMA("m64n8", "%0, %1, %2, %3", "%4", "%5", "%6", "%7", "%8", "+f"(d[0]), "+f"(d[1]),
              "+f"(d[2]), "+f"(d[3]))
@@ -92,6 +92,9 @@ __device__ inline void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, bool ac
   } else if constexpr (kN == 128) {
     ME_WGMMA("m64n128", ME_S16A ", " ME_S16B ", " ME_S32B, "%64", "%65", "%66", "%67", "%68",
              ME_D32(0), ME_D32(32))
+  } else if constexpr (kN == 192) {
+    ME_WGMMA("m64n192", ME_S16A ", " ME_S16B ", " ME_S32B ", " ME_S32C, "%96", "%97", "%98", "%99",
+             "%100", ME_D32(0), ME_D32(32), ME_D32(64))
   } else {
     ME_WGMMA("m64n256", ME_S16A ", " ME_S16B ", " ME_S32B ", " ME_S32C ", " ME_S32D, "%128", "%129",
              "%130", "%131", "%132", ME_D32(0), ME_D32(32), ME_D32(64), ME_D32(96))

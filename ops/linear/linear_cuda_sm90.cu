@@ -40,8 +40,11 @@ struct Config {
   static constexpr int kRawBytes = (kBm + kBn) * kRawLineBytes;
   // Of the tiles, the one that exists with loads by threads, too: the one for small products.
   static constexpr bool kGathers = kBm * kBn == 64 * 64;
+  // More accumulators leave no registers for stores by threads.
+  static constexpr bool kStoresByThreads = kWRows * kXRows <= 128 * 128;
 };
 using Shared = Config<2, 64, 256>;
+using Wide = Config<1, 128, 192>;
 using Large = Config<1, 128, 128>;
 using Medium = Config<1, 64, 128>;
 using Small = Config<1, 64, 64>;
@@ -164,9 +167,9 @@ __device__ void store_tile(const Params& p, const float (&acc)[C::kWRows / 64][C
       if (leader) tma_wait_read<kBoxes - 1>();
       named_barrier(barrier, 128);
       stage_box<Y>(p.epilogue, acc[block], first, bias + block * 64, box);
-      if (p.y_map) async_proxy_fence();
+      if (!C::kStoresByThreads || p.y_map) async_proxy_fence();
       named_barrier(barrier, 128);
-      if (!p.y_map) {
+      if (C::kStoresByThreads && !p.y_map) {
         store_box<Y>(p, box, m0 + first, n0 + block * 64);
       } else if (leader) {
 #pragma unroll
@@ -373,7 +376,7 @@ struct TileInfo {
   const char* name;
   int bm, bn;
   int (*shared_bytes)(int stages, bool gathered);
-  bool gathers;
+  bool gathers, stores_by_threads;
   double step_us;      // kBK of K, on a full machine
   double idle;         // of step_us where few tiles share the memory, the caches and the power
   double epilogue_us;  // of a tile
@@ -381,11 +384,12 @@ struct TileInfo {
 };
 template <class C>
 constexpr TileInfo info_of(const char* name, double step_us, double idle, double epilogue_us) {
-  return {name,    C::kBm, C::kBn,      shared_bytes<C>, C::kGathers,
+  return {name,    C::kBm, C::kBn,      shared_bytes<C>, C::kGathers, C::kStoresByThreads,
           step_us, idle,   epilogue_us, C::kTeams > 1};
 }
-// Fitted to the times of all four over the bench's shapes (an H200; bf16, W as [N, K]).
+// Fitted to the times of all five over the bench's shapes (an H200; bf16, W as [N, K]).
 constexpr TileInfo kTiles[] = {info_of<Shared>("256x128x64", 0.766, 0.718, 1.99),
+                               info_of<Wide>("192x128x64", 0.570, 0.703, 2.60),
                                info_of<Large>("128x128x64", 0.385, 0.703, 2.02),
                                info_of<Medium>("128x64x64", 0.299, 0.505, 1.37),
                                info_of<Small>("64x64x64", 0.227, 0.590, 1.01)};
@@ -422,13 +426,19 @@ double cost_of(const Problem& p, const Choice& c) {
   return cost * (c.group == 8 ? 1 : 1.005);
 }
 
+// Whether the copy engine can store Y: it writes 16 bytes at a time, past the end of a row too.
+bool can_store_boxes(const TensorDesc& y, int64_t n) {
+  return stores_wide(y) && n * size_of(y.dtype) % 16 == 0;
+}
+
 // Cheapest first.
 std::vector<Choice> choices(const Problem& p) {
   const bool gathered = !(has_x_map(p) && has_w_map(p));
+  const bool by_threads = !can_store_boxes(p.outputs[0], linear_sizes(p).n);
   std::vector<Choice> all;
   for (int tile = 0; tile < static_cast<int>(std::size(kTiles)); ++tile) {
     const TileInfo& t = kTiles[tile];
-    if (gathered && !t.gathers) continue;
+    if ((gathered && !t.gathers) || (by_threads && !t.stores_by_threads)) continue;
     int stages = 8;
     while (stages > 1 && t.shared_bytes(stages, gathered) > p.device.shared_bytes) --stages;
     if (stages < 2) continue;
@@ -452,11 +462,6 @@ Support supports(const Problem& p) {
   return refusal.empty() ? support_of(p, choices(p)) : Support::no(refusal);
 }
 
-// Whether the copy engine can store Y: it writes 16 bytes at a time, past the end of a row too.
-bool can_store_boxes(const TensorDesc& y, int64_t n) {
-  return stores_wide(y) && n * size_of(y.dtype) % 16 == 0;
-}
-
 using Kernel = void (*)(Params);
 
 template <class C, class T, bool kGathered>
@@ -474,8 +479,9 @@ Kernel kernel_of(WMajor major, bool gathered) {
 template <class T>
 Kernel kernel_of(const Choice& c, WMajor major) {
   const Kernel kernels[] = {
-      kernel_of<Shared, T>(major, c.gathered), kernel_of<Large, T>(major, c.gathered),
-      kernel_of<Medium, T>(major, c.gathered), kernel_of<Small, T>(major, c.gathered)};
+      kernel_of<Shared, T>(major, c.gathered), kernel_of<Wide, T>(major, c.gathered),
+      kernel_of<Large, T>(major, c.gathered), kernel_of<Medium, T>(major, c.gathered),
+      kernel_of<Small, T>(major, c.gathered)};
   return kernels[c.tile];
 }
 

@@ -20,12 +20,6 @@ int64_t span_of(const TensorDesc& desc) {
   return last + 1;
 }
 
-std::vector<TensorType> types_of(const OpCase& c) {
-  std::vector<TensorType> types;
-  for (const HostTensor& t : c.inputs) types.push_back(t.desc().type());
-  return types;
-}
-
 // Memory of the test device that starts `shift` bytes after an aligned address.
 class TestMemory {
  public:
@@ -150,33 +144,45 @@ std::vector<uint8_t> HostTensor::element_bytes() const {
   return bytes;
 }
 
-PreparedCase make_problem(const OpCase& c, Placement placement) {
-  const OpDef* op = find_op(c.op);
-  if (op == nullptr) throw std::invalid_argument("no op " + c.op);
-  auto attrs = op->parse(c.attrs);
+PreparedCase make_problem(const std::string& op_name, const AttrMap& attr_map,
+                          const std::vector<TensorDesc>& inputs) {
+  const OpDef* op = find_op(op_name);
+  if (op == nullptr) throw std::invalid_argument("no op " + op_name);
+  auto attrs = op->parse(attr_map);
   if (!attrs.ok()) throw std::invalid_argument(attrs.error().to_string());
-  auto types = op->infer(*attrs.value(), types_of(c), {});
+  std::vector<TensorType> input_types;
+  for (const TensorDesc& desc : inputs) input_types.push_back(desc.type());
+  auto types = op->infer(*attrs.value(), input_types, {});
   if (!types.ok()) throw std::invalid_argument(types.error().to_string());
   PreparedCase out{std::move(attrs).value(), {}};
   out.problem.op = op;
   out.problem.attrs = out.attrs.get();
   const auto device = test_device_info();
   if (device.ok()) out.problem.device = device.value();
-  out.problem.device.threads = c.threads;
-  out.problem.config = c.config;
-  const auto place = [placement](TensorDesc& desc) {
-    desc.alignment_bytes =
-        placement == Placement::kAligned ? kWorkspaceAlignment : size_of(desc.dtype);
-  };
-  for (size_t i = 0; i < c.inputs.size(); ++i) {
-    out.problem.inputs.push_back(c.inputs[i].desc());
-    out.problem.inputs.back().constant = c.constant_weights && i > 0;
-    place(out.problem.inputs.back());
-  }
+  out.problem.inputs = inputs;
   for (const TensorType& type : types.value()) {
     out.problem.outputs.push_back(dense(type.dtype, type.shape));
-    if (c.output_strides.rank() > 0) out.problem.outputs.back().strides = c.output_strides;
-    place(out.problem.outputs.back());
+  }
+  for (TensorDesc& desc : out.problem.inputs) desc.alignment_bytes = kWorkspaceAlignment;
+  for (TensorDesc& desc : out.problem.outputs) desc.alignment_bytes = kWorkspaceAlignment;
+  return out;
+}
+
+PreparedCase make_problem(const OpCase& c, Placement placement) {
+  std::vector<TensorDesc> inputs;
+  for (const HostTensor& t : c.inputs) {
+    inputs.push_back(t.desc());
+    inputs.back().constant = c.constant_weights && inputs.size() > 1;
+  }
+  PreparedCase out = make_problem(c.op, c.attrs, inputs);
+  out.problem.device.threads = c.threads;
+  out.problem.config = c.config;
+  for (TensorDesc& desc : out.problem.outputs) {
+    if (c.output_strides.rank() > 0) desc.strides = c.output_strides;
+  }
+  if (placement == Placement::kOneElementOff) {
+    for (TensorDesc& desc : out.problem.inputs) desc.alignment_bytes = size_of(desc.dtype);
+    for (TensorDesc& desc : out.problem.outputs) desc.alignment_bytes = size_of(desc.dtype);
   }
   return out;
 }

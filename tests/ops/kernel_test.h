@@ -92,6 +92,9 @@ struct PreparedCase {
 // that, which takes the vector loads from a kernel.
 enum class Placement : uint8_t { kAligned, kOneElementOff };
 PreparedCase make_problem(const OpCase& c, Placement placement = Placement::kAligned);
+// A problem with dense outputs, everything aligned, on the test device.
+PreparedCase make_problem(const std::string& op, const AttrMap& attrs,
+                          const std::vector<TensorDesc>& inputs);
 
 // Runs one kernel on the test device. Fails the test where it cannot be prepared or writes outside
 // its output. Inputs lie in allocations of exactly their size, so that a sanitizer sees a read past
