@@ -113,6 +113,10 @@ void add_linear(std::vector<CaseSpec>& cases) {
   for (bool nk : {true, false}) {
     for (const auto& [m, n, k] : kFloatShapes) {
       cases.push_back(with(linear_case(m, n, k, nk), {DType::kF32}));
+      CaseSpec tf32 = linear_case(m, n, k, nk);
+      tf32.name += "_tf32";
+      tf32.attrs["allow_tf32"] = true;
+      cases.push_back(with(std::move(tf32), {DType::kF32}));
     }
   }
 }

@@ -181,10 +181,11 @@ Layout make_layout(const LtMatrix& m, int64_t batch) {
   return layout;
 }
 
-// True fp32 accumulators and products: no TF32, whatever the inputs.
+// fp32 accumulators, and true fp32 products unless the product says otherwise.
 Descriptors describe(const LtProduct& p, const void* bias) {
   Descriptors out;
-  ME_LT_CHECK(cublasLtMatmulDescCreate, out.matmul.out(), CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  ME_LT_CHECK(cublasLtMatmulDescCreate, out.matmul.out(),
+              p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
     ME_LT_CHECK(cublasLtMatmulDescSetAttribute, out.matmul.get(), attribute, &value, sizeof value);
   };

@@ -55,6 +55,7 @@ struct LtProduct {
   LtEpilogue epilogue = LtEpilogue::kDefault;
   DType bias_dtype = DType::kF32;
   int64_t bias_alignment_bytes = 0;
+  bool tf32 = false;  // fp32 factors are rounded to TF32
   // NOLINTNEXTLINE(modernize-use-nullptr): version 14 sees a 0 in every defaulted <=>
   auto operator<=>(const LtProduct&) const = default;
 };

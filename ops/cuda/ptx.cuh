@@ -40,6 +40,17 @@ __device__ inline void cp_async_16(uint32_t to, const void* from, bool inside = 
       "l"(from), "r"(inside ? 1u : 0u)
       : "memory");
 }
+// The same of 4 bytes, which stay in L1 for the neighbours of their line.
+__device__ inline void cp_async_4(uint32_t to, const void* from, bool inside = true) {
+  asm volatile(
+      "{\n"
+      ".reg .pred outside;\n"
+      "setp.eq.u32 outside, %2, 0;\n"
+      "cp.async.ca.shared.global [%0], [%1], 4, outside;\n"
+      "}\n" ::"r"(to),
+      "l"(from), "r"(inside ? 1u : 0u)
+      : "memory");
+}
 // The first `bytes` of 16, and zeros behind them. For the ends of rows only: the compiler makes
 // some ten instructions of it.
 __device__ inline void cp_async_up_to_16(uint32_t to, const void* from, int bytes) {
@@ -91,6 +102,22 @@ __device__ inline void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], const uint32_t
       "{%8, %9}, {%0, %1, %2, %3};\n"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// To TF32, whose low 13 bits are zero: to nearest, ties away from zero. "cvt"
+__device__ inline uint32_t to_tf32(float x) {
+  uint32_t y;
+  asm("cvt.rna.tf32.f32 %0, %1;\n" : "=r"(y) : "f"(x));
+  return y;
+}
+// mma.m16n8k8 of TF32: d += a·b. "Matrix Fragments for mma.m16n8k8"
+__device__ inline void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4],
+                                        const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // max.NaN: the larger one, NaN where one of them is NaN; +0 is larger than -0. "Floating Point

@@ -39,6 +39,7 @@ Result<std::unique_ptr<Attrs>> parse(const AttrMap& fields) {
                     fmt::format("found {}, expected F32, F16 or BF16", in_quotes(*dtype)));
     }
   }
+  attrs->allow_tf32 = find_attr<bool>(fields, "allow_tf32").value_or(false);
   return {std::move(attrs)};
 }
 

@@ -15,6 +15,7 @@ struct LinearAttrs : Attrs {
   WeightLayout weight_layout = WeightLayout::kKN;
   Activation activation = Activation::kNone;
   std::optional<DType> output_dtype;  // nothing: the type of x
+  bool allow_tf32 = false;            // fp32 factors may be rounded to TF32
 };
 
 extern const OpDef kLinearOp;
@@ -32,6 +33,11 @@ struct WeightStrides {
   int64_t n = 0;
 };
 WeightStrides weight_strides(const Problem& problem);
+
+// Whether the product may be one of factors rounded to TF32.
+inline bool may_use_tf32(const Problem& problem) {
+  return problem.inputs[0].dtype == DType::kF32 && attrs_as<LinearAttrs>(*problem.attrs).allow_tf32;
+}
 
 inline bool has_bias(const Problem& problem) { return problem.inputs.size() == 3; }
 

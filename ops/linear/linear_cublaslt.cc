@@ -66,6 +66,7 @@ Result<LtProduct> linear_lt_product(const Problem& p) {
   product.d = *d;
   product.d.alignment_bytes = y.alignment_bytes;
 
+  product.tf32 = may_use_tf32(p);
   const bool relu = attrs_as<LinearAttrs>(*p.attrs).activation == Activation::kRelu;
   product.epilogue = relu ? LtEpilogue::kRelu : LtEpilogue::kDefault;
   if (has_bias(p)) {

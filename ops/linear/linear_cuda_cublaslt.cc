@@ -6,9 +6,9 @@
 //                               measured when preparing
 //   linear_cuda_cublaslt_first  the one they put first, unmeasured, as most programs use it
 //
-// Numerics: fp32 accumulators, true fp32 products for fp32 inputs. Only algorithms that add the
-// parts of a split K in fp32 are asked for, so that the result is rounded once. ReLU and special
-// values are as the library has them: its ReLU may make 0 of a NaN.
+// Numerics: fp32 accumulators, true fp32 products for fp32 inputs unless the model allows TF32.
+// Only algorithms that add the parts of a split K in fp32 are asked for, so that the result is
+// rounded once. ReLU and special values are as the library has them: its ReLU may make 0 of a NaN.
 //
 // What is refused, before any call: K = 0, operands with no stride of 1 or with rows that overlap
 // (stride 0 included), rows of X or Y that no one stride leads through, a Y that is not row-major,

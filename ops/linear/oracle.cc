@@ -7,7 +7,8 @@ namespace me {
 
 // The bound: each of the K products is rounded and passes through at most K - 1 additions, so the
 // sum errs by accumulation_error(K)·Σ|x·w|; adding the bias rounds once more. ReLU does not widen
-// an error, and cuts off the part of it below zero. A row with infinities has no error: its sums
+// an error, and cuts off the part of it below zero. Where TF32 is allowed each factor may have been
+// rounded to 11 bits first. A row with infinities has no error: its sums
 // are infinite or NaN in fp32 as they are here.
 std::vector<OracleOutput> linear_oracle(const Problem& problem, std::span<const F64Tensor> inputs) {
   const LinearSizes s = linear_sizes(problem);
@@ -15,7 +16,8 @@ std::vector<OracleOutput> linear_oracle(const Problem& problem, std::span<const 
   const bool nk = attrs.weight_layout == WeightLayout::kNK;
   const double* x = inputs[0].data.data();
   const double* w = inputs[1].data.data();
-  const double accumulated = accumulation_error(static_cast<double>(s.k));
+  const double rounded = may_use_tf32(problem) ? 0x1p-10 + 0x1p-22 : 0;  // of two factors
+  const double accumulated = rounded + (1 + rounded) * accumulation_error(static_cast<double>(s.k));
   const auto columns = static_cast<size_t>(s.n);
 
   OracleOutput y;

@@ -26,6 +26,7 @@ struct LinearCase {
   bool constant = false;
   int threads = 2;
   std::string output_dtype = {};
+  bool allow_tf32 = false;
   Dims x_strides = {}, w_strides = {}, bias_strides = {}, y_strides = {};  // dense where empty
 
   OpCase build() const {
@@ -37,6 +38,7 @@ struct LinearCase {
     c.attrs["weight_layout"] = std::string(nk ? "NK" : "KN");
     c.attrs["activation"] = std::string(relu ? "RELU" : "NONE");
     if (!output_dtype.empty()) c.attrs["output_dtype"] = output_dtype;
+    if (allow_tf32) c.attrs["allow_tf32"] = true;
     c.inputs.push_back(tensor(dtype, x_shape, x_strides).fill_normal(1));
     c.inputs.push_back(tensor(dtype, nk ? Dims{n, k} : Dims{k, n}, w_strides).fill_normal(2));
     if (bias != Bias::kNone) {
@@ -49,8 +51,8 @@ struct LinearCase {
     return "x " + to_string(x_shape) + to_string(x_strides) + " n " + std::to_string(n) +
            (nk ? " NK" : " KN") + to_string(w_strides) + " bias " +
            std::to_string(static_cast<int>(bias)) + to_string(bias_strides) +
-           (relu ? " relu" : "") + (constant ? " constant" : "") + " threads " +
-           std::to_string(threads) + " y " + output_dtype + to_string(y_strides);
+           (relu ? " relu" : "") + (allow_tf32 ? " tf32" : "") + (constant ? " constant" : "") +
+           " threads " + std::to_string(threads) + " y " + output_dtype + to_string(y_strides);
   }
 };
 
@@ -410,6 +412,64 @@ TEST_P(LinearTest, AlignedRowsOfRaggedLengths) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, LinearTest, every_dtype(), dtype_case_name);
+
+// ---- TF32, where the model allows it ----
+
+// Edges of tiles, every layout, K in parts, strides that lead nowhere.
+TEST(LinearTf32Test, MatchesTheOracle) {
+  unsigned variant = 0;
+  for (int64_t m : {1, 17, 63, 65, 129, 300}) {
+    for (int64_t n : {1, 31, 64, 127, 257}) {
+      for (int64_t k : {0, 1, 7, 16, 67, 1030}) {
+        ++variant;
+        LinearCase c{.x_shape = {m, k}, .n = n, .allow_tf32 = true};
+        c.nk = variant & 1;
+        c.relu = variant & 2;
+        c.bias = variant % 3 == 0 ? Bias::kNone : Bias::kF32;
+        c.output_dtype = variant % 5 == 0 ? "BF16" : "";
+        if (variant % 7 == 0) c.x_strides = {1, m + 3};
+        if (variant % 11 == 0) c.y_strides = {1, m};
+        expect_match(c);
+        if (HasFailure() || IsSkipped()) return;
+      }
+    }
+  }
+  expect_match({.x_shape = {3, 5, 13}, .n = 6, .allow_tf32 = true, .x_strides = {13, 39, 1}});
+}
+
+TEST(LinearTf32Test, SpecialValuesReachWhatTheyTouch) {
+  for (float special : {kNaN, kInf, -kInf}) {
+    for (size_t input : {size_t{0}, size_t{1}}) {
+      LinearCase c{.x_shape = {9, 17}, .n = 33, .relu = false, .allow_tf32 = true};
+      OpCase built = c.build();
+      built.inputs[input].set(5, special);
+      expect_kernels_match_oracle(built);
+    }
+  }
+}
+
+// 1 + 2^-12 is 1 in TF32, and only there: the kernel says which it is.
+TEST(LinearTf32Test, OnlyWhatSaysSoRounds) {
+  for (bool allowed : {false, true}) {
+    HostTensor x(DType::kF32, {70, 16}), w(DType::kF32, {16, 24});
+    x.fill(std::vector<float>(70 * 16, 0.0f));
+    w.fill(std::vector<float>(16 * 24, 1.0f));
+    for (int64_t i = 0; i < 70; ++i) x.set(i * 16 + 3, 1.0f + 0x1p-12f);
+    OpCase c{"linear", {{"allow_tf32", allowed}}, {x, w}};
+    for (const KernelEntry* kernel : kernels()) {
+      if (kernel->op != "linear" || !is_under_test(*kernel)) continue;
+      const Support support = kernel->supports(make_problem(c).problem);
+      const bool tf32 = support.ok && support.reason.find("TF32") != std::string::npos;
+      EXPECT_TRUE(!tf32 || allowed);
+      EXPECT_EQ(kernel->name == "linear_cuda_tf32" && allowed, tf32);
+      if (!support.ok) continue;
+      const HostTensor y = run_kernel(*kernel, c);
+      for (int64_t i = 0; i < y.desc().count(); ++i) {
+        ASSERT_EQ(y.get(i), tf32 ? 1.0f : 1.0f + 0x1p-12f) << kernel->name;
+      }
+    }
+  }
+}
 
 // ---- more elements than 32 bits count ----
 
