@@ -28,10 +28,14 @@ def linear_arms(case):
     relu = case["attrs"].get("activation") == "RELU"
     assert relu and len(case["inputs"]) == 3, case["case"]
 
+    tf32 = case["attrs"].get("allow_tf32", False)
+
     def eager(x, w, b):
+        torch.backends.cuda.matmul.allow_tf32 = tf32
         return torch.relu_(F.linear(x, w, b) if nk else torch.addmm(b, x, w))
 
     def fused(x, w, b):  # cuBLASLt's epilogue, as far as PyTorch can use it
+        torch.backends.cuda.matmul.allow_tf32 = tf32
         return torch._addmm_activation(b, x, w.t() if nk else w, use_gelu=False)
 
     return {"torch_eager": eager, "torch_fused": fused}

@@ -79,7 +79,7 @@ struct Copier {
   int row, k;         // in a stage: of the first element
   int rows_left;      // from the tile's first on
   int spread;         // along rows: between a quad's rows, which are neighbours if aligned
-  bool whole;         // no row is outside, and addresses are simple
+  bool simple;        // no row is outside; quads are aligned, or neighbours along K are in memory
 
   __device__ Copier(const LinearOperand& of, int64_t first_row, int64_t row_count,
                     const LinearBlock& block)
@@ -93,15 +93,16 @@ struct Copier {
     k = kAlongRows ? thread / kQuads : thread % kEight;
     from = static_cast<const float*>(operand.data) + (block.k_begin + k) * stride;
     if (affine()) from += (row0 + row) * row_step;
-    whole = rows_left == kRows && (kAlongRows ? operand.row_aligned : affine());
+    simple = rows_left == kRows && (kAlongRows ? operand.row_aligned : affine() && stride == 1);
   }
 
   // Starts to bring the next stage, which has `k_left` elements of K or more than BK, to `to`.
   __device__ void fetch(uint32_t to, int k_left) {
-    if (whole && k_left >= C::kBK) {
-      fetch_as<true>(to, k_left);
+    to += (k * kPitch + row) * 4;
+    if (simple && k_left >= C::kBK) {
+      fetch_whole(to);
     } else {
-      fetch_as<false>(to, k_left);
+      fetch_edge(to, k_left);
     }
     from += C::kBK * stride;
   }
@@ -109,37 +110,48 @@ struct Copier {
  private:
   __device__ bool affine() const { return kAlongRows || operand.rows.leading.shape.rank() <= 1; }
 
-  template <bool kWhole>
-  __device__ void fetch_as(uint32_t to, int k_left) const {
-    constexpr int kUnroll = kWhole ? C::kBK : 1;  // the edges keep their registers down
-    to += (k * kPitch + row) * 4;
+  __device__ void fetch_whole(uint32_t to) const {
+    const float* at = from;
     if constexpr (kAlongRows) {
-#pragma unroll kUnroll
+#pragma unroll
       for (int line = 0; line < C::kBK; line += kLineStep) {
-        const bool in_k = kWhole || k + line < k_left;
-        const float* const start = from + line * stride;
-        if constexpr (kWhole) {
-          cp_async_16(to + line * kPitch * 4, start);
-        } else {
-#pragma unroll kUnroll
-          for (int i = 0; i < kQuad; ++i) {
-            const int at = i * spread;
-            cp_async_4(to + (line * kPitch + at) * 4, start + at * row_step,
-                       in_k && row + at < rows_left);
-          }
+        cp_async_16(to + line * kPitch * 4, at);
+        at += kLineStep * stride;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kRows; i += kRowStep) {
+#pragma unroll
+        for (int line = 0; line < C::kBK; line += kEight) {
+          cp_async_4(to + (line * kPitch + i) * 4, at + line);
+        }
+        at += kRowStep * row_step;
+      }
+    }
+  }
+
+  // Not unrolled: the registers are needed elsewhere.
+  __device__ void fetch_edge(uint32_t to, int k_left) const {
+    if constexpr (kAlongRows) {
+#pragma unroll 1
+      for (int line = 0; line < C::kBK; line += kLineStep) {
+#pragma unroll 1
+        for (int i = 0; i < kQuad; ++i) {
+          const int step = i * spread;
+          cp_async_4(to + (line * kPitch + step) * 4, from + line * stride + step * row_step,
+                     k + line < k_left && row + step < rows_left);
         }
       }
     } else {
-#pragma unroll kUnroll
-      for (int line = 0; line < C::kBK; line += kEight) {
-        const bool in_k = kWhole || k + line < k_left;
-#pragma unroll kUnroll
-        for (int i = 0; i < kRows / kRowStep; ++i) {
-          const int at = row + i * kRowStep;
-          const bool inside = kWhole || (in_k && at < rows_left);
-          int64_t step = int64_t{i} * kRowStep * row_step;
-          if (!kWhole && !affine()) step = inside ? operand.rows.offset(row0 + at) : 0;
-          cp_async_4(to + (line * kPitch + i * kRowStep) * 4, from + step + line * stride, inside);
+#pragma unroll 1
+      for (int i = 0; i < kRows; i += kRowStep) {
+        const bool inside = row + i < rows_left;
+        const int64_t step =
+            affine() ? i * row_step : operand.rows.offset(row0 + (inside ? row + i : 0));
+#pragma unroll 1
+        for (int line = 0; line < C::kBK; line += kEight) {
+          cp_async_4(to + (line * kPitch + i) * 4, from + step + line * stride,
+                     inside && k + line < k_left);
         }
       }
     }
