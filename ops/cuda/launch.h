@@ -39,10 +39,10 @@ inline void check_launch() { ME_CUDA_CHECK(cudaGetLastError()); }
 // kernel may start while the one in front of it in the stream still runs, and must call
 // wait_for_dependencies() before it touches anything that others write or read, and before it ends.
 struct ClusterLaunch {
-  unsigned blocks = 1;
+  dim3 blocks;
   unsigned threads = 1;
   unsigned shared_bytes = 0;
-  unsigned cluster = 1;  // blocks
+  unsigned cluster = 1;  // blocks, along x
 };
 
 template <class Params>
@@ -54,7 +54,7 @@ void launch_overlapping(void (*kernel)(Params), const ClusterLaunch& launch, cud
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {launch.cluster, 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = {launch.blocks, 1, 1};
+  config.gridDim = launch.blocks;
   config.blockDim = {launch.threads, 1, 1};
   config.dynamicSmemBytes = launch.shared_bytes;
   config.stream = stream;

@@ -101,19 +101,19 @@ __device__ inline void cluster_arrive() {
 __device__ inline void cluster_wait() {
   asm volatile("barrier.cluster.wait.aligned;\n" ::: "memory");
 }
-// `bytes` (a multiple of 16) of this block's shared memory to `to`, an address as it is in block
-// `rank` of the cluster; they count at that block's `barrier`. "cp.async.bulk", "mapa"
-__device__ inline void copy_to_block(uint32_t to, uint32_t from, uint32_t bytes, uint32_t barrier,
-                                     uint32_t rank) {
+// Four words into the shared memory of block `rank` of the cluster, at what is `to` here; 16 bytes
+// that count at that block's `barrier`. "st.async", "mapa"
+__device__ inline void store_to_block(uint32_t to, const float4& words, uint32_t barrier,
+                                      uint32_t rank) {
   asm volatile(
       "{\n"
       ".reg .b32 remote, remote_barrier;\n"
-      "mapa.shared::cluster.u32 remote, %0, %4;\n"
-      "mapa.shared::cluster.u32 remote_barrier, %3, %4;\n"
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
-      "[remote], [%1], %2, [remote_barrier];\n"
+      "mapa.shared::cluster.u32 remote, %0, %6;\n"
+      "mapa.shared::cluster.u32 remote_barrier, %5, %6;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [remote], "
+      "{%1, %2, %3, %4}, [remote_barrier];\n"
       "}\n" ::"r"(to),
-      "r"(from), "r"(bytes), "r"(barrier), "r"(rank)
+      "f"(words.x), "f"(words.y), "f"(words.z), "f"(words.w), "r"(barrier), "r"(rank)
       : "memory");
 }
 

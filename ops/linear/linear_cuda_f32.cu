@@ -21,8 +21,8 @@
 // Budget of 128x128x16: 3 stages of 16.5 KiB; 64 accumulators and 16 operands per thread; 256
 // threads, 128 registers, 2 blocks to a multiprocessor.
 //
-// With TF32 a warp has a tile of four by four products of 16x8x8 (mma.sync). It reads its elements
-// one by one, and rounds each to TF32 (to nearest, ties away from zero) on the way.
+// With TF32 a warp has four by four products of 16x8x8 (mma.sync). It reads its elements one by
+// one, and rounds each to TF32 (to nearest, ties away from zero) on the way.
 //
 // Numerics: fp32 accumulation along K in order; K in several parts (small M·N) leaves their sums in
 // the workspace, and linear_reduce adds them in order. Bias and activation in fp32, one rounding.
@@ -357,8 +357,8 @@ constexpr LinearTile kTiles[] = {
     tile_of<Thin>("8x128x32", 0.4),
 };
 constexpr LinearTile kTf32Tiles[] = {
-    tile_of<Tf32>("128x128x16", 0.5),
-    tile_of<SmallTf32>("64x64x16", 0.4),
+    tile_of<Tf32>("128x128x16", 0.11),
+    tile_of<SmallTf32>("64x64x16", 0.1),
 };
 // Of an H200's multiprocessor: 128 fused multiply-adds a clock, and 1024 of TF32.
 constexpr double kFlopsPerUs = 0.5e6;

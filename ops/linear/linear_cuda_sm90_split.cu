@@ -2,12 +2,15 @@
 // or few tiles. A cluster computes one tile of Y, each of its blocks over a part of K, so that the
 // whole machine streams W. In each block one warp loads stages with the bulk tensor copy engine,
 // and a warpgroup multiplies them with wgmma, which sees Y transposed: W has its 64 rows, X its 8
-// to 128 columns. The blocks then add their fp32 parts through the shared memory of the cluster, in
-// the order of the parts, so that the sum does not depend on who came first.
+// to 128 columns. The blocks then send each other their fp32 parts out of the registers, each block
+// adds those of its share of the tile, in the order of the parts, so that the sum does not depend
+// on who came first, and stores it.
 //
 // A constant W is loaded before the kernels in front have ended. Where two blocks share a
 // multiprocessor, those of the next kernel bring theirs while these finish, so that memory does not
 // rest: they are let in when little is left to load, because before that they would only compete.
+#include <bit>
+
 #include "ops/linear/cuda_sm90.cuh"
 
 namespace me {
@@ -19,74 +22,95 @@ constexpr int kMultipliers = 128;            // threads
 constexpr int kThreads = kMultipliers + 32;  // the last warp loads
 constexpr int kMostSplits = 8;               // blocks of a cluster, wherever the kernel runs
 constexpr int kStepsLeft = 3;                // to load when the next kernel is let in
-// Floats between rows of a part of a tile: accumulators go there without bank conflicts.
-constexpr int kPitch = kWRows + 4;
 
 template <int kXRows>
 constexpr int kStageBytes = (kWRows + kXRows) * kLineBytes;
-template <int kXRows>
-constexpr int kPartBytes = kXRows* kPitch * 4;
 
-// The ring, where a block's own part follows it, and behind that the other blocks' parts of its
-// rows; barriers.
+// A tile's sums in quads, as a thread of the product has them: rows of Y 8j + 2·(lane % 4) and the
+// next, columns 16·warp + lane / 4 and 8 further. Quad j of thread t is number j·kMultipliers + t.
+// Each block of the cluster adds as many quads as the others, neighbours: its share.
 template <int kXRows>
-__host__ __device__ constexpr int ring_bytes(int stages, int splits) {
-  const int parts = (splits > 1 ? 2 : 1) * kPartBytes<kXRows>;
-  return stages * kStageBytes<kXRows> > parts ? stages * kStageBytes<kXRows> : parts;
+constexpr int kQuads = kXRows / 8 * kMultipliers;
+constexpr int kQuadBytes = 4 * sizeof(float);
+template <int kXRows>
+constexpr int kPartBytes = kQuads<kXRows>* kQuadBytes;
+constexpr int kPartStages = 2;  // that the largest part takes
+
+// Stages, which a block's share of all parts follows in the same place; barriers.
+template <int kXRows>
+__host__ __device__ constexpr int ring_bytes(int stages) {
+  const int bytes = stages * kStageBytes<kXRows>;
+  return bytes > kPartBytes<kXRows> ? bytes : kPartBytes<kXRows>;
 }
 template <int kXRows>
-constexpr int shared_bytes(int stages, int splits) {
-  return ring_bytes<kXRows>(stages, splits) + ring_barrier_bytes(stages) + 8;
+constexpr int shared_bytes(int stages) {
+  static_assert(kPartBytes<kXRows> <= kPartStages * kStageBytes<kXRows>);
+  return ring_bytes<kXRows>(stages) + ring_barrier_bytes(stages) + 8;
 }
 
 struct Params {
   CUtensorMap x, w;
   LinearEpilogue epilogue;
   int64_t m, n;
-  int m_tiles, n_tiles;
   int k_steps;
   int stages;
-  int splits;          // parts of K: the blocks of a cluster
-  bool w_is_constant;  // W may be read before the kernels in front have ended
+  int splits, split_bits;     // parts of K: the blocks of a cluster; the power of two that they are
+  int parts_stage;            // where the parts are added, in every block: they take two at most
+  bool weights_are_constant;  // W and b may be read before the kernels in front have ended
 };
 
-// Adds the parts of this block's rows in their order, finishes and stores them: a warp takes two
-// rows of Y at a time. `own`: this block's part, all rows of the tile; `received`: by block, its
-// part of this block's rows.
-template <int kXRows>
-__device__ void store_sum(const Params& p, const float* own, const float* received, int rank,
-                          int64_t m0, int64_t n0) {
-  constexpr int kRunLanes = kWRows / 4;  // to a row, each with 4 columns
-  constexpr int kStep = kMultipliers / kRunLanes;
+// Of block `rank` of the cluster, along K.
+__device__ int first_step_of(const Params& p, int rank) {
+  return static_cast<int>(int64_t{p.k_steps} * rank >> p.split_bits);
+}
+
+// Adds the parts of this block's share in their order, finishes and stores it. `parts`: by block,
+// its part of the share; `bias`: of the columns of the thread's quads. By all multipliers.
+template <class Y>
+__device__ void store_sum(const Params& p, const float4* parts, const float (&bias)[2], int rank,
+                          int share, int64_t m0, int64_t n0) {
   const LinearEpilogue& e = p.epilogue;
-  const int column = static_cast<int>(threadIdx.x) % kRunLanes * 4;
-  const int count = static_cast<int>(min(int64_t{4}, p.n - n0 - column));
-  if (count <= 0) return;
-  float bias[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) bias[i] = i < count ? bias_at(e, n0 + column + i) : 0.0f;
-  const int share = kXRows / p.splits;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  // Lanes exchange values, so that each stores four neighbouring columns of one row.
+  const bool odd = lane & 4;   // has the second of two rows
+  const bool high = lane & 8;  // has the columns 8 further
+  const int64_t column = n0 + threadIdx.x / 32 * 16 + (high ? 8 : 0) + lane / 16 * 4;
+  const int count = static_cast<int>(min(int64_t{4}, p.n - column));
   const int first = rank * share;
-  const int rows = static_cast<int>(min(int64_t{share}, p.m - m0 - first));
-  for (int r = static_cast<int>(threadIdx.x) / kRunLanes; r < rows; r += kStep) {
-    float4 parts[kMostSplits];
+  for (int j = first / kMultipliers; j * kMultipliers < first + share; ++j) {
+    const int quad = j * kMultipliers + static_cast<int>(threadIdx.x) - first;
+    const bool mine = quad >= 0 && quad < share;
+    float4 sum = {};
+    if (mine) {
+      sum = parts[quad];
 #pragma unroll
-    for (int split = 0; split < kMostSplits; ++split) {
-      if (split >= p.splits) continue;
-      const float* const from =
-          split == rank ? own + (first + r) * kPitch : received + (split * share + r) * kPitch;
-      parts[split] = *reinterpret_cast<const float4*>(from + column);
+      for (int split = 1; split < kMostSplits; ++split) {
+        if (split >= p.splits) continue;
+        const float4 part = parts[split * share + quad];
+        sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+      }
     }
-    float sum[4] = {parts[0].x, parts[0].y, parts[0].z, parts[0].w};
+    const float values[2][2] = {{finish(e, sum.x, bias[0]), finish(e, sum.y, bias[0])},
+                                {finish(e, sum.z, bias[1]), finish(e, sum.w, bias[1])}};
+    float two[2][2];  // columns 8 apart, neighbours
 #pragma unroll
-    for (int split = 1; split < kMostSplits; ++split) {
-      if (split >= p.splits) continue;
-      sum[0] += parts[split].x, sum[1] += parts[split].y;
-      sum[2] += parts[split].z, sum[3] += parts[split].w;
+    for (int h = 0; h < 2; ++h) {
+      const float other = __shfl_xor_sync(~0u, odd ? values[h][0] : values[h][1], 4);
+      two[h][0] = odd ? other : values[h][0];
+      two[h][1] = odd ? values[h][1] : other;
     }
+    float four[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sum[i] = finish(e, sum[i], bias[i]);
-    store_values(e, e.y, e.rows.offset(m0 + first + r) + (n0 + column) * e.rows.stride, sum, count);
+    for (int i = 0; i < 2; ++i) {
+      const float other = __shfl_xor_sync(~0u, high ? two[0][i] : two[1][i], 8);
+      four[i] = high ? other : two[0][i];
+      four[2 + i] = high ? two[1][i] : other;
+    }
+    const int64_t row = m0 + 8 * j + lane % 4 * 2 + (odd ? 1 : 0);
+    if (mine && row < p.m && count > 0) {
+      store_values_as(static_cast<Y*>(e.y) + e.rows.offset(row) + column * e.rows.stride,
+                      e.rows.stride, e.wide, four, count);
+    }
   }
 }
 
@@ -94,18 +118,17 @@ template <int kXRows, class T, bool kNMajor>
 __global__ void __launch_bounds__(kThreads, 1) linear_sm90_split(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const uint32_t ring = shared_address(shared);
-  float* const part = reinterpret_cast<float*>(shared);
-  const float* const received = part + kXRows * kPitch;
-  const RingBarriers barriers{ring + ring_bytes<kXRows>(p.stages, p.splits), p.stages};
+  const RingBarriers barriers{ring + ring_bytes<kXRows>(p.stages), p.stages};
   const uint32_t all_received = barriers.address + ring_barrier_bytes(p.stages);
-  const uint32_t share_bytes = kPartBytes<kXRows> / p.splits;
-  const int rank = static_cast<int>(blockIdx.x) % p.splits;
-  const int index = static_cast<int>(blockIdx.x) / p.splits;
-  const int m_tile = index % p.m_tiles;
-  const int64_t m0 = int64_t{m_tile} * kXRows;
-  const int64_t n0 = int64_t{index / p.m_tiles} * kWRows;
-  const int first_step = static_cast<int>(int64_t{p.k_steps} * rank / p.splits);
-  const int steps = static_cast<int>(int64_t{p.k_steps} * (rank + 1) / p.splits) - first_step;
+  const int share = kQuads<kXRows> >> p.split_bits;
+  const int rank = static_cast<int>(blockIdx.x);
+  const int64_t m0 = int64_t{blockIdx.y} * kXRows;
+  const int64_t n0 = int64_t{blockIdx.z} * kWRows;
+  const int first_step = first_step_of(p, rank);
+  const int steps = first_step_of(p, rank + 1) - first_step;
+  uint8_t* const parts = shared + p.parts_stage * kStageBytes<kXRows>;
+  // The others' parts may come when every block has read its oldest stages, where they will lie.
+  const int place_is_free = max(0, steps - max(0, min(3, p.stages - 5)));
 
   if (threadIdx.x == 0) {
     tma_prefetch(&p.x);
@@ -113,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear_sm90_split(const __grid_co
     barriers.init(1);
     mbarrier_init(all_received, 1);
     mbarrier_init_fence();
-    mbarrier_expect(all_received, (p.splits - 1) * share_bytes);
+    mbarrier_expect(all_received, (p.splits - 1) * share * kQuadBytes);
   }
   __syncthreads();
 
@@ -124,7 +147,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear_sm90_split(const __grid_co
         load_rows<kWRows, kNMajor>(ring + stage * kStageBytes<kXRows>, &p.w, static_cast<int>(n0),
                                    (first_step + step) * kBK, barriers.full(stage));
       };
-      const int ahead = p.w_is_constant ? min(steps, p.stages) : 0;
+      const int ahead = p.weights_are_constant ? min(steps, p.stages) : 0;
       for (int step = 0; step < ahead; ++step) load_w(step, step);
       wait_for_dependencies();
       RingPosition at;
@@ -141,17 +164,20 @@ __global__ void __launch_bounds__(kThreads, 1) linear_sm90_split(const __grid_co
         at.advance(p.stages);
       }
     }
-    __syncwarp();
-    if (p.splits > 1) {
-      cluster_arrive();
-      cluster_wait();
-    }
   } else {
+    if (!p.weights_are_constant) wait_for_dependencies();
+    float bias[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int64_t column = n0 + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + 8 * h;
+      bias[h] = column < p.n ? bias_at(p.epilogue, column) : 0.0f;
+    }
     wait_for_dependencies();
     RingPosition at;
     float acc[1][kXRows / 2];
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
+      if (step == place_is_free) cluster_arrive();
       mbarrier_wait(barriers.full(at.stage), at.parity);
       const uint32_t stage = ring + at.stage * kStageBytes<kXRows>;
       multiply_stage<T, kNMajor>(acc, stage, stage + kWBytes, step > 0);
@@ -162,35 +188,29 @@ __global__ void __launch_bounds__(kThreads, 1) linear_sm90_split(const __grid_co
       at.advance(p.stages);
     }
     wgmma_wait<0>();
-    if (p.splits > 1) cluster_arrive();  // the others' parts may come
-    named_barrier(1, kMultipliers);      // every stage has been read: the part may lie there
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const int column = static_cast<int>(threadIdx.x / 32) * 16 + lane / 4;
+    if (place_is_free == steps) cluster_arrive();
+    cluster_wait();
 #pragma unroll
     for (int j = 0; j < kXRows / 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        part[(8 * j + lane % 4 * 2 + i % 2) * kPitch + column + i / 2 * 8] = acc[0][4 * j + i];
+      const float4 part = {acc[0][4 * j], acc[0][4 * j + 1], acc[0][4 * j + 2], acc[0][4 * j + 3]};
+      const int quad = j * kMultipliers + static_cast<int>(threadIdx.x);
+      const int to = (quad << p.split_bits) / kQuads<kXRows>;
+      const uint32_t at = (rank * share + quad - to * share) * kQuadBytes;
+      if (to == rank) {
+        *reinterpret_cast<float4*>(parts + at) = part;
+      } else {
+        store_to_block(shared_address(parts) + at, part, all_received, to);
       }
     }
-    if (p.splits > 1) {
-      async_proxy_fence();
-      cluster_wait();  // every block has made its barriers and read its stages
+    if (p.splits > 1) mbarrier_wait(all_received, 0);
+    const auto* const from = reinterpret_cast<const float4*>(parts);
+    if (p.epilogue.dtype == DType::kF32) {
+      store_sum<float>(p, from, bias, rank, share, m0, n0);
+    } else if (p.epilogue.dtype == DType::kF16) {
+      store_sum<__half>(p, from, bias, rank, share, m0, n0);
+    } else {
+      store_sum<__nv_bfloat16>(p, from, bias, rank, share, m0, n0);
     }
-    named_barrier(1, kMultipliers);
-    if (p.splits > 1) {
-      const int to = static_cast<int>(threadIdx.x);
-      if (to < p.splits && to != rank) {
-        copy_to_block(shared_address(received) + rank * share_bytes, ring + to * share_bytes,
-                      share_bytes, all_received, to);
-      }
-      mbarrier_wait(all_received, 0);
-    }
-    store_sum<kXRows>(p, part, received, rank, m0, n0);
-  }
-  if (p.splits > 1) {  // a block's part has to stay until the others have it
-    cluster_arrive();
-    cluster_wait();
   }
 }
 
@@ -198,7 +218,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear_sm90_split(const __grid_co
 
 struct TileInfo {
   int bm;
-  int (*shared_bytes)(int stages, int splits);
+  int (*shared_bytes)(int stages);
 };
 
 struct Choice {
@@ -234,7 +254,7 @@ double cost_of(const Problem& p, const Choice& c) {
                         static_cast<double>(ceil_div(s.n, kWRows)) * c.splits;
   const double steps = static_cast<double>(ceil_div(ceil_div(s.k, kBK), c.splits));
   const double resident =
-      std::max(1.0, std::floor(kSharedBytesOfAll / (t.shared_bytes(c.stages, c.splits) + 1024)));
+      std::max(1.0, std::floor(kSharedBytesOfAll / (t.shared_bytes(c.stages) + 1024)));
   // Multiprocessors that clusters can use: those of one have to lie in one group of the machine's.
   const double reach = c.splits == 4 ? 124.0 / 132 : c.splits == 8 ? 128.0 / 132 : 1;
   const double usable = std::max(1.0, std::floor(sms * reach / c.splits)) * c.splits;
@@ -261,8 +281,8 @@ std::vector<Choice> choices(const Problem& p) {
       int last = 0;
       for (int64_t budget : {p.device.shared_bytes / 2 - 1024, p.device.shared_bytes}) {
         int stages = static_cast<int>(std::min<int64_t>(ceil_div(k_steps, splits), 16));
-        while (stages > 1 && t.shared_bytes(stages, splits) > budget) --stages;
-        if (t.shared_bytes(stages, splits) > budget || stages == last) continue;
+        while (stages > 1 && t.shared_bytes(stages) > budget) --stages;
+        if (t.shared_bytes(stages) > budget || stages == last) continue;
         last = stages;
         Choice c{tile, stages, splits};
         const double blocks =
@@ -312,19 +332,25 @@ Result<std::unique_ptr<PreparedOp>> prepare(const Problem& p, const Buffers& buf
   params.epilogue = epilogue_of(p, buffers);
   params.m = s.m;
   params.n = s.n;
-  params.m_tiles = static_cast<int>(ceil_div(s.m, tile.bm));
-  params.n_tiles = static_cast<int>(ceil_div(s.n, kWRows));
   params.k_steps = static_cast<int>(ceil_div(s.k, kBK));
   params.stages = c.stages;
   params.splits = c.splits;
-  params.w_is_constant = p.inputs[1].constant;
+  params.split_bits = std::countr_zero(static_cast<unsigned>(c.splits));
+  // The oldest stage, which the next step would take. The blocks' steps differ by one at most.
+  params.parts_stage = static_cast<int>(ceil_div(params.k_steps, c.splits)) % c.stages;
+  if (params.parts_stage + kPartStages > c.stages) params.parts_stage = 0;
+  params.weights_are_constant = std::all_of(p.inputs.begin() + 1, p.inputs.end(),
+                                            [](const TensorDesc& t) { return t.constant; });
   const WMajor major = *w_major(p);
   const Kernel kernel = p.inputs[0].dtype == DType::kF16 ? kernel_of<__half>(c.tile, major)
                                                          : kernel_of<__nv_bfloat16>(c.tile, major);
-  const int bytes = tile.shared_bytes(c.stages, c.splits);
-  const ClusterLaunch launch{static_cast<unsigned>(params.m_tiles * params.n_tiles * c.splits),
-                             kThreads, static_cast<unsigned>(bytes),
-                             static_cast<unsigned>(c.splits)};
+  const int bytes = tile.shared_bytes(c.stages);
+  const auto count = [](int64_t tiles) { return static_cast<unsigned>(tiles); };
+  const ClusterLaunch launch{
+      {count(c.splits), count(ceil_div(s.m, tile.bm)), count(ceil_div(s.n, kWRows))},
+      kThreads,
+      static_cast<unsigned>(bytes),
+      count(c.splits)};
   return prepare_overlapping(kernel, launch, params);
 }
 

@@ -1,12 +1,13 @@
 // Whether the cost models of linear's CUDA kernels pick well: by the times of every configuration,
-// measured once on an H200 (the kernels of commit a196b05), what a plan would take without any
+// measured once on an H200 (bench/config_times.py; the kernels of commit a196b05), what a plan would take without any
 // measurement.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "ops/registry.h"
 #include "tests/ops/kernel_test.h"
@@ -17,18 +18,20 @@ namespace {
 // By case, as in linear/512x512x512/NK/bf16, and kernel[configuration]: microseconds.
 using Times = std::map<std::string, std::map<std::string, double>>;
 
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
 Times read_times(const std::string& path) {
   Times times;
   std::ifstream file(path);
   std::string line;
   while (std::getline(file, line)) {
-    std::istringstream fields(line);
-    std::string name, kernel, config, us;
-    std::getline(fields, name, '\t');
-    std::getline(fields, kernel, '\t');
-    std::getline(fields, config, '\t');
-    std::getline(fields, us, '\t');
-    times[name][kernel + "[" + config + "]"] = std::stod(us);
+    const std::vector<std::string> fields = split(line, '\t');  // case, kernel, configuration, us
+    times[fields.at(0)][fields.at(1) + "[" + fields.at(2) + "]"] = std::stod(fields.at(3));
   }
   return times;
 }
@@ -46,18 +49,16 @@ DeviceInfo h200() {
 }
 
 PreparedCase problem_of(const std::string& name) {
-  std::istringstream fields(name);
-  std::string op, sizes, layout, dtype;
-  std::getline(fields, op, '/');
-  std::getline(fields, sizes, '/');
-  std::getline(fields, layout, '/');
-  std::getline(fields, dtype, '/');
-  int64_t m = 0, n = 0, k = 0;
-  char x;
-  std::istringstream(sizes) >> m >> x >> n >> x >> k;
-  const DType type = dtype == "bf16" ? DType::kBF16 : dtype == "f16" ? DType::kF16 : DType::kF32;
+  const std::vector<std::string> fields = split(name, '/');  // op, sizes, layout, type
+  const std::vector<std::string> sizes = split(fields.at(1), 'x');
+  const std::string& layout = fields.at(2);
+  const int64_t m = std::stoll(sizes.at(0)), n = std::stoll(sizes.at(1)),
+                k = std::stoll(sizes.at(2));
+  const DType type = fields.at(3) == "bf16"  ? DType::kBF16
+                     : fields.at(3) == "f16" ? DType::kF16
+                                             : DType::kF32;
   PreparedCase c =
-      make_problem(op, {{"weight_layout", layout}, {"activation", std::string("RELU")}},
+      make_problem(fields.at(0), {{"weight_layout", layout}, {"activation", std::string("RELU")}},
                    {dense(type, {m, k}), dense(type, layout == "NK" ? Dims{n, k} : Dims{k, n}),
                     dense(type, {n})});
   c.problem.inputs[1].constant = c.problem.inputs[2].constant = true;
