@@ -257,6 +257,12 @@ inline CUtensorMap w_map(const Problem& p, const void* data, int box_rows) {
                                   : make_tensor_map({data, dtype, s.k, s.n, w.k, kBK});
 }
 
+// Whether W and b may be read before the kernels in front have ended.
+inline bool weights_are_constant(const Problem& p) {
+  return std::all_of(p.inputs.begin() + 1, p.inputs.end(),
+                     [](const TensorDesc& t) { return t.constant; });
+}
+
 // ---- host: the choice among configurations, each a Choice with cost_us and to_string() ----
 
 template <class Choice>

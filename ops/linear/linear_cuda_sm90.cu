@@ -65,8 +65,8 @@ struct Params {
   int group;  // of the tile order
   int k_steps;
   int stages;
-  bool y_map;          // Y is stored by the copy engine
-  bool w_is_constant;  // W may be read before the kernels in front have ended
+  bool y_map;                 // Y is stored by the copy engine
+  bool weights_are_constant;  // W and b may be read before the kernels in front have ended
 };
 
 // ---- epilogue ----
@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(threads_of(kGathered), 1)
                                  barriers.full(stage));
     };
     int index = static_cast<int>(blockIdx.x);  // there is a tile for every block
-    int ahead = p.w_is_constant ? min(p.stages, p.k_steps) : 0;
+    int ahead = p.weights_are_constant ? min(p.stages, p.k_steps) : 0;
     for (int k = 0; k < ahead; ++k) load_w(tile_of(p, index), k, k);
     wait_for_dependencies();
     RingPosition at;
@@ -317,7 +317,6 @@ __global__ void __launch_bounds__(threads_of(kGathered), 1)
     }
   } else {
     if constexpr (!kGathered) claim_registers<kMultiplyRegisters>();
-    wait_for_dependencies();
     const int team = warpgroup / C::kTeam;
     const int part = warpgroup % C::kTeam;
     const int thread = static_cast<int>(threadIdx.x % 128);
@@ -329,8 +328,17 @@ __global__ void __launch_bounds__(threads_of(kGathered), 1)
     RingPosition at;
     at.advance(p.stages, team * p.k_steps);
     const int step = static_cast<int>(gridDim.x);
-    for (int index = static_cast<int>(blockIdx.x) + team * step; index < p.m_tiles * p.n_tiles;
-         index += C::kTeams * step) {
+    const int first = static_cast<int>(blockIdx.x) + team * step;
+    const auto load_bias = [&](const Tile<int>& tile) {
+      const int n0 = tile.n * C::kBn + part * C::kWRows;
+      for (int c = thread; c < C::kWRows; c += 128) {
+        tile_bias[c] = n0 + c < p.n ? bias_at(p.epilogue, n0 + c) : 0.0f;
+      }
+    };
+    if (!p.weights_are_constant) wait_for_dependencies();
+    load_bias(tile_of(p, min(first, p.m_tiles * p.n_tiles - 1)));
+    wait_for_dependencies();
+    for (int index = first; index < p.m_tiles * p.n_tiles; index += C::kTeams * step) {
       const Tile<int> tile = tile_of(p, index);
       const int m0 = tile.m * C::kBm;
       const int n0 = tile.n * C::kBn + part * C::kWRows;
@@ -347,10 +355,8 @@ __global__ void __launch_bounds__(threads_of(kGathered), 1)
         if (k > 0) {
           wgmma_wait<1>();
           if (thread == 0) mbarrier_arrive(barriers.empty(at.before(p.stages)));
-        } else {  // the bias comes while the first products run
-          for (int c = thread; c < C::kWRows; c += 128) {
-            tile_bias[c] = n0 + c < p.n ? bias_at(p.epilogue, n0 + c) : 0.0f;
-          }
+        } else if (index != first) {  // the bias comes while the first products run
+          load_bias(tile);
         }
         at.advance(p.stages);
       }
@@ -519,7 +525,7 @@ Result<std::unique_ptr<PreparedOp>> prepare(const Problem& p, const Buffers& buf
   params.group = c.group;
   params.k_steps = static_cast<int>(ceil_div(s.k, kBK));
   params.stages = c.stages;
-  params.w_is_constant = p.inputs[1].constant;
+  params.weights_are_constant = weights_are_constant(p);
   const WMajor major = *w_major(p);
   const Kernel kernel = p.inputs[0].dtype == DType::kF16 ? kernel_of<__half>(c, major)
                                                          : kernel_of<__nv_bfloat16>(c, major);

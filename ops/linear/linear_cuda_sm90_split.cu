@@ -256,7 +256,7 @@ double cost_of(const Problem& p, const Choice& c) {
   const double resident =
       std::max(1.0, std::floor(kSharedBytesOfAll / (t.shared_bytes(c.stages) + 1024)));
   // Multiprocessors that clusters can use: those of one have to lie in one group of the machine's.
-  const double reach = c.splits == 4 ? 124.0 / 132 : c.splits == 8 ? 128.0 / 132 : 1;
+  const double reach = c.splits >= 4 ? 120.0 / 132 : 1;
   const double usable = std::max(1.0, std::floor(sms * reach / c.splits)) * c.splits;
   const double waves = std::ceil(blocks / (usable * resident));
   const double share = 1 + 0.486 * (std::clamp(blocks / usable, 1.0, resident) - 1);
@@ -339,8 +339,7 @@ Result<std::unique_ptr<PreparedOp>> prepare(const Problem& p, const Buffers& buf
   // The oldest stage, which the next step would take. The blocks' steps differ by one at most.
   params.parts_stage = static_cast<int>(ceil_div(params.k_steps, c.splits)) % c.stages;
   if (params.parts_stage + kPartStages > c.stages) params.parts_stage = 0;
-  params.weights_are_constant = std::all_of(p.inputs.begin() + 1, p.inputs.end(),
-                                            [](const TensorDesc& t) { return t.constant; });
+  params.weights_are_constant = weights_are_constant(p);
   const WMajor major = *w_major(p);
   const Kernel kernel = p.inputs[0].dtype == DType::kF16 ? kernel_of<__half>(c.tile, major)
                                                          : kernel_of<__nv_bfloat16>(c.tile, major);
