@@ -397,9 +397,9 @@ constexpr TileInfo info_of(const char* name, double step_us, double idle, double
 // picks are tested against.
 constexpr TileInfo kTiles[] = {info_of<Shared>("256x128x64", 0.799, 0.824, 1.98),
                                info_of<Wide>("192x128x64", 0.596, 0.473, 2.44),
-                               info_of<Large>("128x128x64", 0.402, 0.674, 2.21),
-                               info_of<Medium>("128x64x64", 0.290, 0.587, 1.41),
-                               info_of<Small>("64x64x64", 0.219, 0.737, 0.944)};
+                               info_of<Large>("128x128x64", 0.402, 0.624, 2.22),
+                               info_of<Medium>("128x64x64", 0.290, 0.502, 1.37),
+                               info_of<Small>("64x64x64", 0.219, 0.706, 0.618)};
 
 struct Choice {
   int tile = 0;  // index into kTiles
@@ -436,7 +436,7 @@ double cost_of(const Problem& p, const Choice& c) {
       t.epilogue_us + (can_store_boxes(p.outputs[0], s.n) ? 0 : kStoreByThreadsUs);
   const double both_us = products_us + epilogue_us;
   const double cost =
-      1.36 + (t.in_turns && waves > 1 ? waves * std::max(products_us, both_us / 2) + epilogue_us
+      1.35 + (t.in_turns && waves > 1 ? waves * std::max(products_us, both_us / 2) + epilogue_us
                                       : waves * both_us);
   return cost * (c.group == 8 ? 1 : 1.005);
 }

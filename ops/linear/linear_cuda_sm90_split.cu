@@ -259,12 +259,12 @@ double cost_of(const Problem& p, const Choice& c) {
   const double reach = c.splits >= 4 ? 120.0 / 132 : 1;
   const double usable = std::max(1.0, std::floor(sms * reach / c.splits)) * c.splits;
   const double waves = std::ceil(blocks / (usable * resident));
-  const double share = 1 + 0.486 * (std::clamp(blocks / usable, 1.0, resident) - 1);
-  const double step_us = share * (kWBytes / 46.4e3 + t.bm * kLineBytes / 147e3);
-  const double ring_us = 1.76 * (steps / c.stages - 1);
+  const double share = 1 + 0.393 * (std::clamp(blocks / usable, 1.0, resident) - 1);
+  const double step_us = share * (kWBytes / 45.6e3 + t.bm * kLineBytes / 173e3);
+  const double ring_us = 1.64 * (steps / c.stages - 1);
   const double w_us = static_cast<double>(s.n) * static_cast<double>(s.k) * 2 / 4.3e6;
-  const double sum_us = share * waves * (t.bm / 64.0) * (c.splits > 1 ? 1.28 : 0.64);
-  const double start_us = 2 * blocks <= usable * resident ? 2.43 : 3.31;
+  const double sum_us = share * waves * (t.bm / 64.0) * (c.splits > 1 ? 1.32 : 1.72);
+  const double start_us = 2 * blocks <= usable * resident ? 1.86 : 3.15;
   return start_us + std::max(w_us, waves * std::max(steps * step_us, ring_us)) + sum_us;
 }
 
