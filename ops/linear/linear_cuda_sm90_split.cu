@@ -6,12 +6,14 @@
 // adds those of its share of the tile, in the order of the parts, so that the sum does not depend
 // on who came first, and stores it.
 //
-// A constant W is loaded before the kernels in front have ended. Where two blocks share a
-// multiprocessor, those of the next kernel bring theirs while these finish, so that memory does not
-// rest: they are let in when little is left to load, because before that they would only compete.
+// W and b, where both are constant, are loaded before the kernels in front have ended. Where two
+// blocks share a multiprocessor, those of the next kernel bring theirs while these finish, so that
+// memory does not rest: they are let in when little is left to load, because before that they would
+// only compete.
 #include <bit>
 
 #include "ops/linear/cuda_sm90.cuh"
+#include "ops/linear/split_parts.h"
 
 namespace me {
 namespace {
@@ -34,7 +36,6 @@ constexpr int kQuads = kXRows / 8 * kMultipliers;
 constexpr int kQuadBytes = 4 * sizeof(float);
 template <int kXRows>
 constexpr int kPartBytes = kQuads<kXRows>* kQuadBytes;
-constexpr int kPartStages = 2;  // that the largest part takes
 
 // Stages, which a block's share of all parts follows in the same place; barriers.
 template <int kXRows>
@@ -55,14 +56,9 @@ struct Params {
   int k_steps;
   int stages;
   int splits, split_bits;     // parts of K: the blocks of a cluster; the power of two that they are
-  int parts_stage;            // where the parts are added, in every block: they take two at most
+  int parts_stage;            // where the parts are added, in every block
   bool weights_are_constant;  // W and b may be read before the kernels in front have ended
 };
-
-// Of block `rank` of the cluster, along K.
-__device__ int first_step_of(const Params& p, int rank) {
-  return static_cast<int>(int64_t{p.k_steps} * rank >> p.split_bits);
-}
 
 // Adds the parts of this block's share in their order, finishes and stores it. `parts`: by block,
 // its part of the share; `bias`: of the columns of the thread's quads. By all multipliers.
@@ -124,11 +120,10 @@ __global__ void __launch_bounds__(kThreads, 1) linear_sm90_split(const __grid_co
   const int rank = static_cast<int>(blockIdx.x);
   const int64_t m0 = int64_t{blockIdx.y} * kXRows;
   const int64_t n0 = int64_t{blockIdx.z} * kWRows;
-  const int first_step = first_step_of(p, rank);
-  const int steps = first_step_of(p, rank + 1) - first_step;
+  const int first_step = first_step_of(p.k_steps, rank, p.split_bits);
+  const int steps = first_step_of(p.k_steps, rank + 1, p.split_bits) - first_step;
   uint8_t* const parts = shared + p.parts_stage * kStageBytes<kXRows>;
-  // The others' parts may come when every block has read its oldest stages, where they will lie.
-  const int place_is_free = max(0, steps - max(0, min(3, p.stages - 5)));
+  const int parts_may_come = step_parts_may_come(steps, p.stages);
 
   if (threadIdx.x == 0) {
     tma_prefetch(&p.x);
@@ -177,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear_sm90_split(const __grid_co
     float acc[1][kXRows / 2];
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-      if (step == place_is_free) cluster_arrive();
+      if (step == parts_may_come) cluster_arrive();
       mbarrier_wait(barriers.full(at.stage), at.parity);
       const uint32_t stage = ring + at.stage * kStageBytes<kXRows>;
       multiply_stage<T, kNMajor>(acc, stage, stage + kWBytes, step > 0);
@@ -188,7 +183,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear_sm90_split(const __grid_co
       at.advance(p.stages);
     }
     wgmma_wait<0>();
-    if (place_is_free == steps) cluster_arrive();
+    if (parts_may_come == steps) cluster_arrive();
     cluster_wait();
 #pragma unroll
     for (int j = 0; j < kXRows / 8; ++j) {
@@ -241,7 +236,7 @@ std::string to_string(const Choice& c) {
 
 // Waves of blocks, each as long as its steps along K, which the bytes of a stage or the latency of
 // the ring bounds; at least the time of W from memory; and the sum of the parts. Of blocks that
-// share a multiprocessor each further one costs about half of the first; where all of the next
+// share a multiprocessor each further one costs two fifths of the first; where all of the next
 // kernel's fit beside these, its start is hidden. The constants are fitted to the times of all
 // configurations over the bench's shapes (an H200; bf16, both layouts), which the picks are tested
 // against.
@@ -336,9 +331,7 @@ Result<std::unique_ptr<PreparedOp>> prepare(const Problem& p, const Buffers& buf
   params.stages = c.stages;
   params.splits = c.splits;
   params.split_bits = std::countr_zero(static_cast<unsigned>(c.splits));
-  // The oldest stage, which the next step would take. The blocks' steps differ by one at most.
-  params.parts_stage = static_cast<int>(ceil_div(params.k_steps, c.splits)) % c.stages;
-  if (params.parts_stage + kPartStages > c.stages) params.parts_stage = 0;
+  params.parts_stage = parts_stage(params.k_steps, params.split_bits, params.stages);
   params.weights_are_constant = weights_are_constant(p);
   const WMajor major = *w_major(p);
   const Kernel kernel = p.inputs[0].dtype == DType::kF16 ? kernel_of<__half>(c.tile, major)

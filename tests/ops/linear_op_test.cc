@@ -1,10 +1,13 @@
-// Linear without its kernels: what oneDNN's kernel refuses, inference, cost and the order of tiles.
+// Linear without its kernels: what oneDNN's kernel refuses, inference, cost, the order of tiles and
+// the place of parts of K.
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ops/linear/linear.h"
+#include "ops/linear/split_parts.h"
 #include "ops/linear/tile_order.h"
 #include "ops/registry.h"
 #include "tests/ops/kernel_test.h"
@@ -114,6 +117,38 @@ TEST(TileOrderTest, SixtyFourBitIndices) {
   const Tile<int64_t> last = grouped_tile(m_tiles * m_tiles - 1, m_tiles, m_tiles, int64_t{8});
   EXPECT_EQ(last.m, m_tiles - 1);
   EXPECT_EQ(last.n, m_tiles - 1);
+}
+
+// ---- parts of K ----
+
+// Parts come into stages that nothing reads or fills from then on, in blocks whose steps differ.
+TEST(SplitPartsTest, NothingReadsTheirStagesWhenTheyCome) {
+  for (int stages = kPartStages; stages <= 17; ++stages) {
+    for (int bits = 0; bits <= 3; ++bits) {
+      for (int k_steps = 1 << bits; k_steps <= 150; ++k_steps) {
+        const int at = parts_stage(k_steps, bits, stages);
+        ASSERT_TRUE(at >= 0 && at + kPartStages <= stages);
+        int expected = 0;
+        for (int rank = 0; rank < 1 << bits; ++rank) {
+          const int first = first_step_of(k_steps, rank, bits);
+          const int steps = first_step_of(k_steps, rank + 1, bits) - first;
+          ASSERT_EQ(first, expected);
+          expected += steps;
+          const int come = step_parts_may_come(steps, stages);
+          ASSERT_TRUE(come >= 0 && come <= steps);
+          // Behind the last step every product has ended; in front of one, that of the step before
+          // may still run.
+          for (int step = come == steps ? steps : std::max(0, come - 1); step < steps; ++step) {
+            const int stage = step % stages;
+            ASSERT_TRUE(stage < at || stage >= at + kPartStages)
+                << stages << " stages, " << k_steps << " steps in " << (1 << bits) << ", part "
+                << rank << ", step " << step;
+          }
+        }
+        ASSERT_EQ(expected, k_steps);
+      }
+    }
+  }
 }
 
 }  // namespace
