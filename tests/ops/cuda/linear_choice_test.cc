@@ -1,7 +1,6 @@
 // Whether the cost models of linear's CUDA kernels pick well: by the times of every configuration,
-// measured once on an H200 (bench/config_times.py; commit 498b077, and a196b05 for the six products
-// of 2048^3 and above and of K = 128), what a plan would take without any
-// measurement.
+// measured once on an H200, what a plan would take without any measurement. (bench/config_times.py;
+// commit 498b077, and a196b05 for the six products of 2048^3 and above and of K = 128.)
 #include <gtest/gtest.h>
 
 #include <fstream>
