@@ -4,9 +4,9 @@
 // them with wgmma, which sees Y transposed: W has its 64 rows, X its columns. The two take turns,
 // each with a tile of its own: while one stores its tile, the products of the other keep the tensor
 // cores busy. Or they share a larger tile, which needs fewer bytes for each product, and store it
-// together. Tiles are stored through shared memory, 64 rows of 128 bytes at a time. Where W and b are
-// constant, the first of b is loaded before the kernels in front have ended, and the first stages
-// of W, if the copy engine loads everything.
+// together. Tiles are stored through shared memory, 64 rows of 128 bytes at a time. Where W and b
+// are constant, the first of b is loaded before the kernels in front have ended, and the first
+// stages of W, if the copy engine loads everything.
 //
 // X or W whose rows start elsewhere than at multiples of 16 bytes, which the copy engine cannot
 // take, are gathered by the threads of two warpgroups. Y may start anywhere and have any stride,
