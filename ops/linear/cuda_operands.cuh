@@ -9,12 +9,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ops/base/kernel.h"
 #include "ops/base/rows.h"
 #include "ops/cuda/element.cuh"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/ptx.cuh"
+#include "ops/linear/choice.h"
 #include "ops/linear/linear.h"
 #include "ops/linear/tile_order.h"
 
@@ -364,12 +366,19 @@ struct LinearTile {
   double step_us = 0;  // the least for a step along K: latency
 };
 
+// A tile, and in how many parts it goes through K.
 struct LinearChoice {
-  int tile = -1;  // index into the table; -1: none is legal
+  const LinearTile* tile = nullptr;
+  int index = 0;  // of it in its table
   int64_t splits = 1;
   int64_t split_k = 0;
   double cost_us = 0;
 };
+
+inline std::string to_string(const LinearChoice& choice) {
+  return "tiles " + std::string(choice.tile->name) + ", K in " + std::to_string(choice.splits) +
+         (choice.splits == 1 ? " part" : " parts");
+}
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -413,39 +422,36 @@ inline double tiling_cost_us(const Problem& p, const LinearTile& tile, int64_t s
   return cost;
 }
 
-// The cheapest of `tiles` over every sensible number of parts of K. A tile that does not fit the
-// device's shared memory, or whose grid would pass 2^31 blocks, is left out.
+// Every one of `tiles` with every sensible number of parts of K, cheapest first: none that is
+// empty, and no more of them where fewer make kFullDevice blocks for each multiprocessor. A tile
+// that does not fit the device's shared memory, or whose grid would pass 2^31 blocks, is left out.
 template <size_t kTiles>
-LinearChoice choose_tiling(const Problem& p, const LinearTile (&tiles)[kTiles],
-                           double flops_per_us) {
-  constexpr int64_t kMostSplits = 32;
+std::vector<LinearChoice> tilings(const Problem& p, const LinearTile (&tiles)[kTiles],
+                                  double flops_per_us) {
+  constexpr double kFullDevice = 3;
   const LinearSizes s = linear_sizes(p);
-  LinearChoice best;
+  const double sms = std::max(1, p.device.multiprocessors);
+  std::vector<LinearChoice> all;
   for (size_t i = 0; i < kTiles; ++i) {
     const LinearTile& tile = tiles[i];
     if (tile.shared_bytes > p.device.shared_bytes) continue;
-    const int64_t steps = ceil_div(s.k, tile.bk);
-    for (int64_t wanted = 1; wanted <= std::min(kMostSplits, std::max<int64_t>(1, steps));
-         ++wanted) {
-      const int64_t split_k = std::max<int64_t>(1, ceil_div(steps, wanted)) * tile.bk;
-      const int64_t splits = std::max<int64_t>(1, ceil_div(s.k, split_k));  // none is empty
-      if (splits != wanted) continue;
+    const int64_t steps = std::max<int64_t>(1, ceil_div(s.k, tile.bk));
+    double blocks = 0;
+    for (const int64_t splits : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32}) {
+      if (blocks >= kFullDevice * sms) break;
+      const int64_t split_steps = ceil_div(steps, splits);
+      if (ceil_div(steps, split_steps) != splits) continue;
+      const int64_t split_k = split_steps * tile.bk;
       const LinearGrid grid = grid_of(s, tile, split_k);
-      const double blocks = static_cast<double>(grid.m_tiles) * static_cast<double>(grid.n_tiles) *
-                            static_cast<double>(splits);
+      blocks = static_cast<double>(grid.m_tiles) * static_cast<double>(grid.n_tiles) *
+               static_cast<double>(splits);
       if (blocks > std::numeric_limits<int32_t>::max()) continue;
-      const double cost = tiling_cost_us(p, tile, splits, split_k, flops_per_us);
-      if (best.tile < 0 || cost < best.cost_us) {
-        best = {static_cast<int>(i), splits, split_k, cost};
-      }
+      all.push_back({&tile, static_cast<int>(i), splits, split_k,
+                     tiling_cost_us(p, tile, splits, split_k, flops_per_us)});
     }
   }
-  return best;
-}
-
-inline std::string to_string(const LinearChoice& choice, const LinearTile& tile) {
-  return "tiles " + std::string(tile.name) + ", K in " + std::to_string(choice.splits) +
-         (choice.splits == 1 ? " part" : " parts");
+  sort_by_cost(all);
+  return all;
 }
 
 inline int64_t split_workspace_bytes(const Problem& p, const LinearChoice& choice) {
@@ -460,8 +466,8 @@ struct LinearKernel {
 
 inline std::unique_ptr<PreparedOp> prepare_linear(const Problem& p, const Buffers& buffers,
                                                   const LinearChoice& choice,
-                                                  const LinearTile& tile,
                                                   const LinearKernel& kernel) {
+  const LinearTile& tile = *choice.tile;
   const LinearSizes s = linear_sizes(p);
   if (s.m == 0 || s.n == 0) return make_prepared([](void*) {});
   const LinearEpilogue epilogue = epilogue_of(p, buffers);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "ops/cuda/sm90.cuh"
 #include "ops/cuda/tensor_map.h"
@@ -263,37 +262,7 @@ inline bool weights_are_constant(const Problem& p) {
                      [](const TensorDesc& t) { return t.constant; });
 }
 
-// ---- host: the choice among configurations, each a Choice with cost_us and to_string() ----
-
-template <class Choice>
-void sort_by_cost(std::vector<Choice>& choices) {
-  std::stable_sort(choices.begin(), choices.end(),
-                   [](const Choice& a, const Choice& b) { return a.cost_us < b.cost_us; });
-}
-
-// The problem's configuration, or the cheapest where it names none.
-template <class Choice>
-std::optional<Choice> choose(const Problem& p, const std::vector<Choice>& cheapest_first) {
-  for (const Choice& c : cheapest_first) {
-    if (p.config.empty() || to_string(c) == p.config) return c;
-  }
-  return std::nullopt;
-}
-
-template <class Choice>
-std::vector<KernelConfig> configs_of(const std::vector<Choice>& cheapest_first) {
-  std::vector<KernelConfig> all;
-  for (const Choice& c : cheapest_first) all.push_back({to_string(c), c.cost_us});
-  return all;
-}
-
-template <class Choice>
-Support support_of(const Problem& p, const std::vector<Choice>& cheapest_first) {
-  const auto choice = choose(p, cheapest_first);
-  if (choice) return Support::yes(choice->cost_us, "wgmma, " + to_string(*choice));
-  return Support::no(p.config.empty() ? "no tiling of it fits the device"
-                                      : "has no configuration " + p.config);
-}
+// ---- host ----
 
 template <class Params>
 std::unique_ptr<PreparedOp> prepare_overlapping(void (*kernel)(Params), const ClusterLaunch& launch,

@@ -365,13 +365,8 @@ constexpr double kFlopsPerUs = 0.5e6;
 constexpr double kTf32FlopsPerUs = 4e6;
 
 template <bool kTf32>
-LinearChoice choose(const Problem& p) {
-  return kTf32 ? choose_tiling(p, kTf32Tiles, kTf32FlopsPerUs)
-               : choose_tiling(p, kTiles, kFlopsPerUs);
-}
-template <bool kTf32>
-const LinearTile& tile_of(const LinearChoice& choice) {
-  return kTf32 ? kTf32Tiles[choice.tile] : kTiles[choice.tile];
+std::vector<LinearChoice> choices(const Problem& p) {
+  return kTf32 ? tilings(p, kTf32Tiles, kTf32FlopsPerUs) : tilings(p, kTiles, kFlopsPerUs);
 }
 
 template <class C>
@@ -385,13 +380,13 @@ LinearKernel kernel_as(bool x_along_rows, bool w_along_rows) {
 template <bool kTf32>
 LinearKernel kernel_of(const LinearChoice& choice, bool x_along_rows, bool w_along_rows) {
   if constexpr (kTf32) {
-    return choice.tile == 0 ? kernel_as<Tf32>(x_along_rows, w_along_rows)
-                            : kernel_as<SmallTf32>(x_along_rows, w_along_rows);
+    return choice.index == 0 ? kernel_as<Tf32>(x_along_rows, w_along_rows)
+                             : kernel_as<SmallTf32>(x_along_rows, w_along_rows);
   } else {
-    return choice.tile == 0   ? kernel_as<Large>(x_along_rows, w_along_rows)
-           : choice.tile == 1 ? kernel_as<Small>(x_along_rows, w_along_rows)
-           : choice.tile == 2 ? kernel_as<Skinny>(x_along_rows, w_along_rows)
-                              : kernel_as<Thin>(x_along_rows, w_along_rows);
+    return choice.index == 0   ? kernel_as<Large>(x_along_rows, w_along_rows)
+           : choice.index == 1 ? kernel_as<Small>(x_along_rows, w_along_rows)
+           : choice.index == 2 ? kernel_as<Skinny>(x_along_rows, w_along_rows)
+                               : kernel_as<Thin>(x_along_rows, w_along_rows);
   }
 }
 
@@ -401,23 +396,25 @@ Support supports(const Problem& p) {
     return Support::no("takes f32, found " + std::string(name_of(p.inputs[0].dtype)));
   }
   if (kTf32 && !may_use_tf32(p)) return Support::no("the model does not allow TF32");
-  const LinearChoice choice = choose<kTf32>(p);
-  if (choice.tile < 0) return Support::no("no tiling fits the device's shared memory and grid");
-  return Support::yes(choice.cost_us, (kTf32 ? "TF32 products, " : "fp32 multiply-adds, ") +
-                                          to_string(choice, tile_of<kTf32>(choice)));
+  return support_of(p, choices<kTf32>(p), kTf32 ? "TF32 products" : "fp32 multiply-adds");
+}
+
+template <bool kTf32>
+std::vector<KernelConfig> configs(const Problem& p) {
+  return configs_of(choices<kTf32>(p));
 }
 
 template <bool kTf32>
 int64_t workspace_bytes(const Problem& p) {
-  return split_workspace_bytes(p, choose<kTf32>(p));
+  return split_workspace_bytes(p, *choose(p, choices<kTf32>(p)));
 }
 
 template <bool kTf32>
 Result<std::unique_ptr<PreparedOp>> prepare(const Problem& p, const Buffers& buffers) {
-  const LinearChoice choice = choose<kTf32>(p);
+  const LinearChoice choice = *choose(p, choices<kTf32>(p));
   const LinearKernel kernel =
       kernel_of<kTf32>(choice, x_operand(p, nullptr).row_closer, w_operand(p, nullptr).row_closer);
-  return prepare_linear(p, buffers, choice, tile_of<kTf32>(choice), kernel);
+  return prepare_linear(p, buffers, choice, kernel);
 }
 
 template <bool kTf32>
@@ -426,6 +423,7 @@ constexpr KernelEntry entry(std::string_view name) {
           .name = name,
           .backend = Backend::kCuda,
           .supports = supports<kTf32>,
+          .configs = configs<kTf32>,
           .workspace_bytes = workspace_bytes<kTf32>,
           .prepare = prepare<kTf32>};
 }

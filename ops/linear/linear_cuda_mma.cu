@@ -459,29 +459,29 @@ enum class Path : uint8_t { kAsyncKMajor, kAsyncNMajor, kStrided };
 
 struct Choice : LinearChoice {
   Path path = Path::kStrided;
-  const LinearTile& info() const {
-    return path == Path::kStrided ? kStridedTiles[tile] : kAsyncTiles[tile];
-  }
 };
 
 std::string to_string(const Choice& choice) {
   constexpr const char* kPaths[] = {", cp.async, W along K", ", cp.async, W along N", ", gathered"};
-  return to_string(choice, choice.info()) + kPaths[static_cast<int>(choice.path)];
+  return me::to_string(static_cast<const LinearChoice&>(choice)) +
+         kPaths[static_cast<int>(choice.path)];
 }
 
-Choice choose(const Problem& p) {
+std::vector<Choice> choices(const Problem& p) {
   const LinearOperand x = x_operand(p, nullptr);
   const LinearOperand w = w_operand(p, nullptr);
-  Choice choice;
+  Path path = Path::kStrided;
   if (x.k_aligned && w.k_aligned) {
-    choice.path = Path::kAsyncKMajor;
+    path = Path::kAsyncKMajor;
   } else if (x.k_aligned && w.row_aligned) {
-    choice.path = Path::kAsyncNMajor;
+    path = Path::kAsyncNMajor;
   }
-  static_cast<LinearChoice&>(choice) = choice.path == Path::kStrided
-                                           ? choose_tiling(p, kStridedTiles, kFlopsPerUs)
-                                           : choose_tiling(p, kAsyncTiles, kFlopsPerUs);
-  return choice;
+  std::vector<Choice> all;
+  for (const LinearChoice& c : path == Path::kStrided ? tilings(p, kStridedTiles, kFlopsPerUs)
+                                                      : tilings(p, kAsyncTiles, kFlopsPerUs)) {
+    all.push_back({c, path});
+  }
+  return all;
 }
 
 template <class C, class T>
@@ -498,23 +498,25 @@ LinearKernel kernel_of(const Choice& choice) {
   const LinearKernel strided[] = {{linear_strided<StridedMedium, T>, StridedMedium::kThreads},
                                   {linear_strided<StridedSmall, T>, StridedSmall::kThreads},
                                   {linear_strided<StridedSkinny, T>, StridedSkinny::kThreads}};
-  return choice.path == Path::kStrided ? strided[choice.tile] : async[choice.tile];
+  return choice.path == Path::kStrided ? strided[choice.index] : async[choice.index];
 }
 
 Support supports(const Problem& p) {
   if (p.inputs[0].dtype == DType::kF32) return Support::no("takes fp16 and bf16, found f32");
-  const Choice choice = choose(p);
-  if (choice.tile < 0) return Support::no("no tiling fits the device's shared memory and grid");
-  return Support::yes(choice.cost_us, "mma.sync, " + to_string(choice));
+  return support_of(p, choices(p), "mma.sync");
 }
 
-int64_t workspace_bytes(const Problem& p) { return split_workspace_bytes(p, choose(p)); }
+std::vector<KernelConfig> configs(const Problem& p) { return configs_of(choices(p)); }
+
+int64_t workspace_bytes(const Problem& p) {
+  return split_workspace_bytes(p, *choose(p, choices(p)));
+}
 
 Result<std::unique_ptr<PreparedOp>> prepare(const Problem& p, const Buffers& buffers) {
-  const Choice choice = choose(p);
+  const Choice choice = *choose(p, choices(p));
   const LinearKernel kernel = p.inputs[0].dtype == DType::kF16 ? kernel_of<__half>(choice)
                                                                : kernel_of<__nv_bfloat16>(choice);
-  return prepare_linear(p, buffers, choice, choice.info(), kernel);
+  return prepare_linear(p, buffers, choice, kernel);
 }
 
 }  // namespace
@@ -525,6 +527,7 @@ const KernelEntry linear_cuda_mma = {
     .name = "linear_cuda_mma",
     .backend = Backend::kCuda,
     .supports = supports,
+    .configs = configs,
     .workspace_bytes = workspace_bytes,
     .prepare = prepare,
 };

@@ -470,7 +470,7 @@ Support supports(const Problem& p) {
   if (refusal.empty() && rows_of(p.outputs[0]).leading.shape.rank() > 1) {
     refusal = "wants rows of Y that start one step apart";
   }
-  return refusal.empty() ? support_of(p, choices(p)) : Support::no(refusal);
+  return refusal.empty() ? support_of(p, choices(p), "wgmma") : Support::no(refusal);
 }
 
 using Kernel = void (*)(Params);

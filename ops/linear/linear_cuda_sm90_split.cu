@@ -299,7 +299,7 @@ Support supports(const Problem& p) {
   if (refusal.empty() && !(has_x_map(p) && has_w_map(p))) {
     refusal = "wants rows of X and W that start at multiples of 16 bytes";
   }
-  return refusal.empty() ? support_of(p, choices(p)) : Support::no(refusal);
+  return refusal.empty() ? support_of(p, choices(p), "wgmma") : Support::no(refusal);
 }
 
 using Kernel = void (*)(Params);
